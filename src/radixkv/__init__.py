@@ -1,0 +1,65 @@
+"""Prefix caching for LLM serving: the radix cache, the hash cache, the block pool and the block manager.
+
+The core imports the standard library alone.
+"""
+
+from radixkv.cache import PrefixCache
+from radixkv.errors import (
+    BlockCountError,
+    BlockIdError,
+    BlockOwnershipError,
+    BlockTableError,
+    InvariantError,
+    LockError,
+    NamespaceError,
+    OutOfBlocksError,
+    RadixKVError,
+    SizeError,
+    StaleNodeError,
+    TokenError,
+    UnknownNameError,
+)
+from radixkv.eviction import POLICIES, make_policy
+from radixkv.eviction.base import EvictionPolicy
+from radixkv.hash_cache import HashCache
+from radixkv.keys import TokenKey
+from radixkv.manager import BlockManager, BlockTable
+from radixkv.pool import BlockPool
+from radixkv.radix_cache import RadixCache
+from radixkv.tree import RadixTree
+from radixkv.types import Inserted, ManagerStats, PrefixMatch, PrefixProbe, PrefixStats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "POLICIES",
+    "BlockCountError",
+    "BlockIdError",
+    "BlockManager",
+    "BlockOwnershipError",
+    "BlockPool",
+    "BlockTable",
+    "BlockTableError",
+    "EvictionPolicy",
+    "HashCache",
+    "Inserted",
+    "InvariantError",
+    "LockError",
+    "ManagerStats",
+    "NamespaceError",
+    "OutOfBlocksError",
+    "PrefixCache",
+    "PrefixMatch",
+    "PrefixProbe",
+    "PrefixStats",
+    "RadixCache",
+    "RadixKVError",
+    "RadixTree",
+    "SizeError",
+    "StaleNodeError",
+    "TokenError",
+    "TokenKey",
+    "UnknownNameError",
+    "__version__",
+    "make_policy",
+]

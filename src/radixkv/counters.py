@@ -1,0 +1,75 @@
+"""What a prefix cache counts, and why a lookup missed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final
+
+from radixkv.types import PrefixStats
+
+GHOST_CAPACITY: Final = 4096
+"""How many evicted blocks are remembered, about 0.2 KB each, to tell a miss that memory would have saved."""
+
+
+class CacheCounters:
+    """The counters behind `PrefixStats`, and the ghosts: names of blocks evicted lately, oldest forgotten first.
+
+    A ghost names a block by its content and its whole prefix, so it is recognized whoever asks for it again.
+    """
+
+    __slots__ = (
+        "evicted_blocks",
+        "ghosts",
+        "hit_tokens",
+        "inserted_blocks",
+        "lookups",
+        "missed_cold",
+        "missed_diverged",
+        "missed_evicted",
+        "missed_short",
+        "query_tokens",
+        "resumed_hit_tokens",
+        "resumed_lookups",
+        "resumed_query_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.ghosts: OrderedDict[Hashable, None] = OrderedDict()
+        self.lookups = self.query_tokens = self.hit_tokens = 0
+        self.inserted_blocks = self.evicted_blocks = 0
+        self.resumed_lookups = self.resumed_query_tokens = self.resumed_hit_tokens = 0
+        self.missed_short = self.missed_cold = self.missed_diverged = self.missed_evicted = 0
+
+    def found(self, query_tokens: int, hit_tokens: int) -> None:
+        """Count a lookup of a new request."""
+        self.lookups += 1
+        self.query_tokens += query_tokens
+        self.hit_tokens += hit_tokens
+
+    def found_resumed(self, query_tokens: int, hit_tokens: int) -> None:
+        """Count a lookup of a preempted request that comes back."""
+        self.resumed_lookups += 1
+        self.resumed_query_tokens += query_tokens
+        self.resumed_hit_tokens += hit_tokens
+
+    def missed(self, hit_tokens: int, missing: Hashable) -> None:
+        """Count the cause of a lookup that found less than it searched for; `missing` names its first missing block."""
+        if missing in self.ghosts:
+            self.missed_evicted += 1
+        elif hit_tokens:
+            self.missed_diverged += 1
+        else:
+            self.missed_cold += 1
+
+    def ghost(self, block: Hashable) -> None:
+        """Remember a block that was evicted; asked for again, it was evicted too early. O(1)."""
+        ghosts = self.ghosts
+        ghosts[block] = None
+        ghosts.move_to_end(block)
+        if len(ghosts) > GHOST_CAPACITY:
+            ghosts.popitem(last=False)
+
+    def snapshot(self) -> PrefixStats:
+        """The counters as of now. O(1)."""
+        return PrefixStats(**{name: getattr(self, name) for name in PrefixStats.__slots__})

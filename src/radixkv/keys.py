@@ -1,0 +1,239 @@
+"""Tokens to key bytes, block ids to arrays, and the chained block hashes.
+
+A key is the prompt as one `bytes` object, 4 bytes a token in the machine's own order: two prefixes agree exactly
+where `memcmp` says so, at memory speed and whatever the vocabulary.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from operator import index
+from typing import Any, Final, Protocol, SupportsIndex, TypeAlias
+
+from radixkv.errors import BlockIdError, NamespaceError, SizeError, TokenError
+
+TOKEN_BYTES: Final = array("I").itemsize
+TOKEN_LIMIT: Final = 2**32
+DIGEST_BYTES: Final = 32
+
+_INTEGER_FORMATS: Final = frozenset("bBhHiIlLqQnN")
+_SIGNED_FORMATS: Final = frozenset("bhilqn")
+_TYPECODES: Final = {1: "Bb", 2: "Hh", 4: "Ii", 8: "Qq"}  # by width; unsigned, signed
+_SWAPPED_ORDERS: Final = frozenset("<" if sys.byteorder == "big" else ">!")
+_TOP_BYTE: Final = 0 if sys.byteorder == "big" else TOKEN_BYTES - 1
+_HIGH_HALF: Final = 0 if sys.byteorder == "big" else 1
+
+
+class TokenKey:
+    """A prompt's tokens, checked once and packed; every call of a cache that takes tokens takes one of these.
+
+    Make it once a request and pass it on: the checks and the packing are then paid once, O(tokens).
+
+    Args:
+        tokens: a list, tuple, range or other sequence of integers; an `array`, numpy or torch buffer of any integer
+            width and either byte order, one-dimensional; or another `TokenKey`. A CUDA tensor goes through `.cpu()`
+            first.
+
+    Raises:
+        TokenError: a token below 0 or above 2**32-1, a float, a bool, or not a flat sequence.
+
+    >>> key = TokenKey([5, 6, 7])
+    >>> len(key), key.tolist(), key == TokenKey(range(5, 8))
+    (3, [5, 6, 7], True)
+    """
+
+    __slots__ = ("_chain", "data")
+
+    data: bytes
+    """4 bytes a token, native order."""
+    _chain: tuple[tuple[int, bytes, str | None], list[bytes]] | None
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.data = tokens.data if isinstance(tokens, TokenKey) else _pack(tokens)
+        self._chain = None
+
+    @classmethod
+    def of(cls, tokens: Tokens) -> TokenKey:
+        """`tokens` itself if it is a key already, else a key made of it."""
+        return tokens if isinstance(tokens, TokenKey) else cls(tokens)
+
+    def extended(self, tokens: Tokens) -> TokenKey:
+        """A longer key: these tokens and then `tokens`. Block hashes known so far are carried along. O(tokens)."""
+        longer = TokenKey(tokens)
+        longer.data = self.data + longer.data
+        if self._chain:
+            made_for, hashes = self._chain
+            longer._chain = (made_for, hashes.copy())
+        return longer
+
+    def prefix(self, count: int) -> TokenKey:
+        """The key of the first `count` tokens. Both share the block hashes, whichever works them out. O(count)."""
+        shorter = TokenKey(())
+        shorter.data = self.data[: count * TOKEN_BYTES]
+        shorter._chain = self._chain
+        return shorter
+
+    def tolist(self) -> list[int]:
+        """The tokens as a list of ints."""
+        return array("I", self.data).tolist()
+
+    def __len__(self) -> int:
+        return len(self.data) // TOKEN_BYTES
+
+    def __eq__(self, other: object) -> bool:
+        return self.data == other.data if isinstance(other, TokenKey) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+    def __repr__(self) -> str:
+        tokens = self.tolist()
+        shown = ", ".join(map(str, tokens[:6]))
+        return f"TokenKey([{shown}])" if len(tokens) <= 6 else f"<TokenKey of {len(tokens)} tokens: {shown}, …>"
+
+
+class _ArrayLike(Protocol):
+    """numpy's and torch's arrays, without importing either."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+Tokens: TypeAlias = TokenKey | Sequence[SupportsIndex] | _ArrayLike
+"""What calls take as tokens: a `TokenKey`, or what one can be made of (buffers of numpy and torch too)."""
+
+
+def check_size(name: str, given: int, minimum: int) -> int:
+    """`given` as a plain int, or `SizeError` if it is no integer or below `minimum`."""
+    try:
+        size = index(given)
+    except TypeError:
+        size = minimum - 1
+    if size < minimum or isinstance(given, bool):
+        raise SizeError(name=name, minimum=minimum, given=given)
+    return size
+
+
+def check_namespace(namespace: str | None) -> None:
+    """Raise `NamespaceError` unless `namespace` is None or a string."""
+    if namespace is not None and not isinstance(namespace, str):
+        raise NamespaceError(value=namespace)
+
+
+def block_ids(ids: Iterable[int]) -> array[int]:
+    """The ids as `array('I')`: the very object if it is one already, else a checked copy.
+
+    Raises:
+        BlockIdError: an id that is no integer in [0, 2**32).
+    """
+    if isinstance(ids, array) and ids.typecode == "I":
+        return ids
+    values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    try:
+        return array("I", values)
+    except (OverflowError, TypeError):
+        for position, value in enumerate(values):
+            if not _is_uint32(value):
+                raise BlockIdError(index=position, value=value) from None
+        raise
+
+
+def block_hashes(key: TokenKey, block_size: int, secret: bytes, namespace: str | None, count: int) -> list[bytes]:
+    """The chained digests of the first `count` full blocks of `key`, 32 bytes each.
+
+    Block i is named by blake2b, keyed with `secret`, over its parent's digest and its tokens; the first block's parent
+    is the namespace. A name so stands for the whole prefix, and without the secret nobody can look for two prompts
+    that share one. The chain is kept with the key: a second call pays for new blocks only. O(tokens) the first time.
+    """
+    made_for = (block_size, secret, namespace)
+    if key._chain is None or key._chain[0] != made_for:
+        key._chain = (made_for, [])
+    hashes = key._chain[1]
+    if len(hashes) < count:
+        stride = block_size * TOKEN_BYTES
+        # One bit of the first parent tells a namespace, even "", from none.
+        parent = hashes[-1] if hashes else b"\0" if namespace is None else b"\1" + namespace.encode(errors="surrogatepass")
+        for start in range(len(hashes) * stride, count * stride, stride):
+            digest = blake2b(parent, digest_size=DIGEST_BYTES, key=secret)
+            digest.update(key.data[start : start + stride])
+            parent = digest.digest()
+            hashes.append(parent)
+    return hashes[:count]
+
+
+def _pack(tokens: object) -> bytes:
+    """The tokens as key bytes; everything a caller can get wrong is refused here."""
+    if isinstance(tokens, list | tuple | range):
+        return _pack_integers(tokens)
+    try:
+        view = memoryview(tokens)  # type: ignore[arg-type]  # the TypeError is the question
+    except TypeError:
+        if hasattr(tokens, "__array__"):  # torch: no buffer protocol, but a numpy view of the same memory
+            view = _array_view(tokens)
+        elif isinstance(tokens, Sequence) and not isinstance(tokens, str):
+            return _pack_integers(tuple(tokens))
+        else:
+            raise TokenError(
+                f"tokens are a flat sequence of integers, got {type(tokens).__name__}", index=None, value=tokens
+            ) from None
+    return _pack_view(view)
+
+
+def _array_view(tokens: object) -> memoryview:
+    try:
+        return memoryview(tokens.__array__())  # type: ignore[attr-defined]
+    except Exception as error:  # whatever a foreign array type raises: a CUDA tensor, one without a buffer
+        raise TokenError(
+            f"{type(tokens).__name__} gives no buffer of tokens: {error}", index=None, value=tokens
+        ) from error
+
+
+def _pack_integers(tokens: Sequence[SupportsIndex]) -> bytes:
+    try:
+        packed = array("I", tokens)  # type: ignore[arg-type]  # takes all that has __index__
+    except (OverflowError, TypeError):
+        raise _first_fault(tokens) from None
+    if bool in map(type, tokens):  # True is an int to `array`
+        raise _first_fault(tokens)
+    return packed.tobytes()
+
+
+def _pack_view(view: memoryview) -> bytes:
+    """The elements of a one-dimensional integer buffer; the common widths are range-checked at memory speed."""
+    kind = view.format[-1]
+    if view.ndim != 1 or kind not in _INTEGER_FORMATS:
+        raise TokenError(
+            f"tokens are a one-dimensional buffer of integers, got {view.ndim} dimensions of format {view.format!r}",
+            index=None,
+            value=view.obj,
+        )
+    signed = kind in _SIGNED_FORMATS
+    values = array(_TYPECODES[view.itemsize][signed], view.tobytes())
+    if view.format[0] in _SWAPPED_ORDERS:
+        values.byteswap()
+    data = values.tobytes()
+    if view.itemsize == TOKEN_BYTES:
+        if not signed or data[_TOP_BYTE::TOKEN_BYTES].isascii():  # no sign bit is set
+            return data
+    elif view.itemsize == 2 * TOKEN_BYTES:
+        halves = array("I", data)
+        if halves[_HIGH_HALF::2].tobytes() == bytes(len(data) // 2):
+            return halves[1 - _HIGH_HALF :: 2].tobytes()
+    return _pack_integers(values.tolist())
+
+
+def _first_fault(tokens: Iterable[object]) -> TokenError:
+    """The error for the first token that is none; there is one."""
+    position, value = next((i, token) for i, token in enumerate(tokens) if not _is_uint32(token))
+    return TokenError(
+        f"a token is an integer in [0, 2**32), got {value!r} at index {position}", index=position, value=value
+    )
+
+
+def _is_uint32(value: object) -> bool:
+    try:
+        return not isinstance(value, bool) and 0 <= index(value) < TOKEN_LIMIT  # type: ignore[arg-type]
+    except TypeError:
+        return False

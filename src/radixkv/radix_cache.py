@@ -1,0 +1,262 @@
+"""The radix cache: RadixAttention's cache, block-granular, over a radix tree.
+
+After Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs" (2024), section 3.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from itertools import compress
+from operator import index, ne
+from zlib import crc32
+
+from radixkv.cache import PrefixCache
+from radixkv.counters import CacheCounters
+from radixkv.errors import BlockCountError, LockError
+from radixkv.eviction import make_policy
+from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, block_ids, check_namespace, check_size
+from radixkv.tree import Node, RadixTree, namespace_hash, parent_of
+from radixkv.types import Inserted, PrefixMatch, PrefixProbe, PrefixStats
+
+
+class RadixCache(PrefixCache[Node[int]]):
+    """A prefix cache over a radix tree: any prefix of whole blocks matches, whole leaves are evicted.
+
+    `PrefixCache` has the contract of every call. A step of the walk is one `memcmp` and one dict lookup a node.
+
+    Args:
+        block_size: tokens a block; 1 matches token by token.
+        eviction: a name of `radixkv.POLICIES`.
+
+    Raises:
+        SizeError: a block size below 1.
+        UnknownNameError: no such policy.
+
+    >>> cache = RadixCache(block_size=2)
+    >>> cache.insert([1, 2, 3, 4, 5], [10, 11]).new_blocks
+    2
+    >>> cache.match_prefix([1, 2, 3, 4, 9, 9]).blocks
+    array('I', [10, 11])
+    >>> cache.match_prefix([1, 2, 3, 4]).matched_tokens    # the last token is always computed
+    2
+    >>> cache.evict(1)
+    array('I', [11])
+    """
+
+    def __init__(self, block_size: int, *, eviction: str = "lru") -> None:
+        self._tree = RadixTree[int](block_size)
+        self._policy = make_policy(eviction)
+        self._eviction = eviction
+        self._counters = CacheCounters()
+        self._clock = 0
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block."""
+        return self._tree.block_size
+
+    @property
+    def tree(self) -> RadixTree[int]:
+        """The tree, to read and to print; changing it is the cache's business."""
+        return self._tree
+
+    @property
+    def cached_blocks(self) -> int:
+        """All cached blocks. O(1)."""
+        return self._tree.num_blocks
+
+    @property
+    def evictable_blocks(self) -> int:
+        """Cached blocks that no lock holds: what `evict` can give up at most. O(1)."""
+        return self._tree.num_blocks - self._tree.locked_blocks
+
+    @property
+    def stats(self) -> PrefixStats:
+        """A snapshot of the counters. O(1)."""
+        return self._counters.snapshot()
+
+    def match_prefix(
+        self, tokens: Tokens, namespace: str | None = None, *, resumed: bool = False
+    ) -> PrefixMatch[Node[int]]:
+        """See `PrefixCache`. Splits an edge where the match ends inside it; the unmatched tail keeps its old time.
+
+        O(matched tokens) at `memcmp` speed, and O(nodes of the path).
+        """
+        key = TokenKey.of(tokens)
+        check_namespace(namespace)
+        data, end = key.data, self._searched(key)
+        path, matched, inside = self._tree.walk(data, end, namespace)
+        if inside:
+            path[-1] = self._split(path[-1], inside)
+        self._use(path, None)
+        blocks = array("I")
+        for node in path:
+            blocks.extend(node.blocks)
+        node = path[-1] if path else self._tree.root
+        query_tokens, hit_tokens = len(data) // TOKEN_BYTES, matched // TOKEN_BYTES
+        counters = self._counters
+        if resumed:
+            counters.found_resumed(query_tokens, hit_tokens)
+        else:
+            counters.found(query_tokens, hit_tokens)
+            if not end:
+                counters.missed_short += 1
+            elif matched < end:
+                missing = data[matched : matched + self._tree.stride]
+                counters.missed(hit_tokens, self._block_name(node, missing, namespace) if counters.ghosts else None)
+        return PrefixMatch(hit_tokens, blocks, node)
+
+    def match_length(self, tokens: Tokens, namespace: str | None = None) -> int:
+        """See `PrefixCache`. O(matched tokens) at `memcmp` speed."""
+        key = TokenKey.of(tokens)
+        check_namespace(namespace)
+        return self._tree.walk(key.data, self._searched(key), namespace).matched // TOKEN_BYTES
+
+    def probe(self, tokens: Tokens, namespace: str | None = None) -> PrefixProbe:
+        """See `PrefixCache`. O(matched tokens) at `memcmp` speed."""
+        key = TokenKey.of(tokens)
+        check_namespace(namespace)
+        path, matched, inside = self._tree.walk(key.data, self._searched(key), namespace)
+        unlocked = sum(len(node.blocks) for node in path if not node.locks)
+        if inside and not path[-1].locks:
+            unlocked -= len(path[-1].blocks) - inside // self._tree.stride
+        return PrefixProbe(matched // TOKEN_BYTES, unlocked)
+
+    def insert(
+        self, tokens: Tokens, blocks: Iterable[int], namespace: str | None = None, *, priority: int = 0
+    ) -> Inserted[Node[int]]:
+        """See `PrefixCache`. A longer prompt gets a child node: no leaf grows, so no handle changes its meaning.
+
+        O(tokens) at `memcmp` speed, and O(nodes of the path).
+        """
+        key = TokenKey.of(tokens)
+        check_namespace(namespace)
+        ids = block_ids(blocks)
+        priority = index(priority)
+        tree = self._tree
+        data, stride = key.data, tree.stride
+        count = len(data) // stride
+        if len(ids) != count:
+            raise BlockCountError(expected=count, given=len(ids))
+        end = count * stride
+        path, matched, inside = tree.walk(data, end, namespace)
+        if inside:
+            path[-1] = self._split(path[-1], inside)
+        self._use(path, priority)
+        duplicates = array("I")
+        start = 0
+        for node in path:
+            cached = node.blocks
+            given = ids[start : start + len(cached)]
+            if given != cached:
+                duplicates.extend(compress(given, map(ne, given, cached)))
+            start += len(cached)
+        node = path[-1] if path else tree.root
+        new_blocks = count - start
+        if new_blocks:
+            node = self._attach(node, data[matched:end], ids[start:], namespace, priority)
+        return Inserted(new_blocks, duplicates, node)
+
+    def lock(self, node: Node[int]) -> None:
+        """See `PrefixCache`. O(nodes from `node` to the root)."""
+        was_evictable = _is_evictable(node)
+        self._tree.lock(node)
+        if was_evictable:
+            self._policy.protected(node)
+
+    def unlock(self, node: Node[int]) -> None:
+        """See `PrefixCache`. O(nodes from `node` to the root). No use: the prefix keeps its place in the order."""
+        self._tree.unlock(node)
+        if _is_evictable(node):
+            self._policy.evictable(node)
+
+    def evict(self, n: int) -> array[int]:
+        """See `PrefixCache`. Whole leaves, so it may give up more than `n`; a parent left childless is a leaf.
+
+        Returns ids leaf by leaf, each in path order. O(log leaves) a leaf, amortized over uses (`RankedPolicy`).
+        """
+        wanted = check_size("n", n, 0)
+        out = array("I")
+        while len(out) < wanted and (leaf := self._policy.victim()) is not None:
+            self._counters.ghost(self._leaf_name(leaf))
+            parent = self._tree.prune(leaf)
+            self._policy.removed(leaf)
+            if _is_evictable(parent):
+                self._policy.evictable(parent)
+            out.extend(leaf.blocks)
+        self._counters.evicted_blocks += len(out)
+        return out
+
+    def reset(self) -> array[int]:
+        """See `PrefixCache`. Every handle is stale afterwards. O(nodes)."""
+        tree = self._tree
+        if tree.locked_blocks:
+            raise LockError(
+                f"{tree.locked_blocks} blocks are locked: unlock before a reset", locked_blocks=tree.locked_blocks
+            )
+        out = self.block_ids()
+        tree.clear()
+        self._policy = make_policy(self._eviction)
+        self._counters = CacheCounters()
+        self._clock = 0
+        return out
+
+    def path_blocks(self, node: Node[int]) -> array[int]:
+        """See `PrefixCache`. O(nodes of the path)."""
+        blocks = array("I")
+        for step in self._tree.path(node):
+            blocks.extend(step.blocks)
+        return blocks
+
+    def block_ids(self) -> array[int]:
+        """See `PrefixCache`. O(nodes)."""
+        blocks = array("I")
+        for node in self._tree:
+            blocks.extend(node.blocks)
+        return blocks
+
+    def check_invariants(self) -> None:
+        """See `PrefixCache`. O(nodes)."""
+        self._tree.check_invariants()
+
+    def _searched(self, key: TokenKey) -> int:
+        """Key bytes that a match may cover: whole blocks before the last token."""
+        return max(len(key.data) - TOKEN_BYTES, 0) // self._tree.stride * self._tree.stride
+
+    def _use(self, path: list[Node[int]], priority: int | None) -> None:
+        self._clock += 1
+        for node in path:
+            node.last_use = self._clock
+        self._policy.used(path, priority)
+
+    def _split(self, node: Node[int], at: int) -> Node[int]:
+        upper = self._tree.split(node, at)
+        self._policy.split(upper, node)
+        return upper
+
+    def _attach(
+        self, parent: Node[int], label: bytes, blocks: array[int], namespace: str | None, priority: int
+    ) -> Node[int]:
+        if _is_evictable(parent):
+            self._policy.protected(parent)
+        leaf = self._tree.attach(parent, label, blocks, namespace)
+        leaf.last_use = self._clock
+        self._policy.inserted(leaf, priority)
+        self._policy.evictable(leaf)
+        self._counters.inserted_blocks += len(blocks)
+        return leaf
+
+    def _leaf_name(self, leaf: Node[int]) -> int:
+        """The ghost of a leaf is its first block: that is where a lookup of it will find itself missing something."""
+        namespace = leaf.edge[0] if isinstance(leaf.edge, tuple) else None
+        return self._block_name(parent_of(leaf), leaf.label[: self._tree.stride], namespace)
+
+    def _block_name(self, node: Node[int], block: bytes, namespace: str | None) -> int:
+        """What a ghost is called: a checksum of the block that follows `node`, and of all before it."""
+        before = namespace_hash(namespace) if node is self._tree.root else self._tree.path_hash(node)
+        return crc32(block, before)
+
+
+def _is_evictable(node: Node[int]) -> bool:
+    return not node.locks and not node.children and node.parent is not None

@@ -16,7 +16,7 @@ from radixkv.counters import CacheCounters
 from radixkv.errors import BlockCountError, LockError
 from radixkv.eviction import make_policy
 from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, block_ids, check_namespace, check_size
-from radixkv.tree import Node, RadixTree, namespace_hash, parent_of
+from radixkv.tree import Node, RadixTree, namespace_hash
 from radixkv.types import Inserted, PrefixMatch, PrefixProbe, PrefixStats
 
 
@@ -85,25 +85,24 @@ class RadixCache(PrefixCache[Node[int]]):
         """
         key = TokenKey.of(tokens)
         check_namespace(namespace)
-        data, end = key.data, self._searched(key)
-        path, matched, inside = self._tree.walk(data, end, namespace)
+        tree, data = self._tree, key.data
+        end = self._searched(data)
+        path, matched, inside = tree.walk(data, end, namespace)
         if inside:
             path[-1] = self._split(path[-1], inside)
-        self._use(path, None)
         blocks = array("I")
-        for node in path:
-            blocks.extend(node.blocks)
-        node = path[-1] if path else self._tree.root
+        blocks.frombytes(b"".join(self._use(path, None)))
+        node = path[-1] if path else tree.root
         query_tokens, hit_tokens = len(data) // TOKEN_BYTES, matched // TOKEN_BYTES
         counters = self._counters
         if resumed:
             counters.found_resumed(query_tokens, hit_tokens)
         else:
             counters.found(query_tokens, hit_tokens)
-            if not end:
+            if end <= 0:
                 counters.missed_short += 1
             elif matched < end:
-                missing = data[matched : matched + self._tree.stride]
+                missing = data[matched : matched + tree.stride]
                 counters.missed(hit_tokens, self._block_name(node, missing, namespace) if counters.ghosts else None)
         return PrefixMatch(hit_tokens, blocks, node)
 
@@ -111,13 +110,13 @@ class RadixCache(PrefixCache[Node[int]]):
         """See `PrefixCache`. O(matched tokens) at `memcmp` speed."""
         key = TokenKey.of(tokens)
         check_namespace(namespace)
-        return self._tree.walk(key.data, self._searched(key), namespace).matched // TOKEN_BYTES
+        return self._tree.walk(key.data, self._searched(key.data), namespace)[1] // TOKEN_BYTES
 
     def probe(self, tokens: Tokens, namespace: str | None = None) -> PrefixProbe:
         """See `PrefixCache`. O(matched tokens) at `memcmp` speed."""
         key = TokenKey.of(tokens)
         check_namespace(namespace)
-        path, matched, inside = self._tree.walk(key.data, self._searched(key), namespace)
+        path, matched, inside = self._tree.walk(key.data, self._searched(key.data), namespace)
         unlocked = sum(len(node.blocks) for node in path if not node.locks)
         if inside and not path[-1].locks:
             unlocked -= len(path[-1].blocks) - inside // self._tree.stride
@@ -143,20 +142,17 @@ class RadixCache(PrefixCache[Node[int]]):
         path, matched, inside = tree.walk(data, end, namespace)
         if inside:
             path[-1] = self._split(path[-1], inside)
-        self._use(path, priority)
+        runs = self._use(path, priority)
+        start = matched // stride
         duplicates = array("I")
-        start = 0
-        for node in path:
-            cached = node.blocks
-            given = ids[start : start + len(cached)]
-            if given != cached:
-                duplicates.extend(compress(given, map(ne, given, cached)))
-            start += len(cached)
+        given = ids[:start].tobytes()
+        if given != (cached := b"".join(runs)):
+            pairs = array("I", given), array("I", cached)
+            duplicates.extend(compress(pairs[0], map(ne, *pairs)))
         node = path[-1] if path else tree.root
-        new_blocks = count - start
-        if new_blocks:
+        if start < count:
             node = self._attach(node, data[matched:end], ids[start:], namespace, priority)
-        return Inserted(new_blocks, duplicates, node)
+        return Inserted(count - start, duplicates, node)
 
     def lock(self, node: Node[int]) -> None:
         """See `PrefixCache`. O(nodes from `node` to the root)."""
@@ -177,13 +173,16 @@ class RadixCache(PrefixCache[Node[int]]):
         Returns ids leaf by leaf, each in path order. O(log leaves) a leaf, amortized over uses (`RankedPolicy`).
         """
         wanted = check_size("n", n, 0)
+        tree, policy = self._tree, self._policy
         out = array("I")
-        while len(out) < wanted and (leaf := self._policy.victim()) is not None:
-            self._counters.ghost(self._leaf_name(leaf))
-            parent = self._tree.prune(leaf)
-            self._policy.removed(leaf)
+        while len(out) < wanted and (leaf := policy.victim()) is not None:
+            parent = tree.prune(leaf)
+            policy.removed(leaf)
             if _is_evictable(parent):
-                self._policy.evictable(parent)
+                policy.evictable(parent)
+            namespace = leaf.edge[0] if isinstance(leaf.edge, tuple) else None
+            # A lookup of the leaf will find its first block missing.
+            self._counters.ghost(self._block_name(parent, leaf.label[: tree.stride], namespace))
             out.extend(leaf.blocks)
         self._counters.evicted_blocks += len(out)
         return out
@@ -220,15 +219,20 @@ class RadixCache(PrefixCache[Node[int]]):
         """See `PrefixCache`. O(nodes)."""
         self._tree.check_invariants()
 
-    def _searched(self, key: TokenKey) -> int:
-        """Key bytes that a match may cover: whole blocks before the last token."""
-        return max(len(key.data) - TOKEN_BYTES, 0) // self._tree.stride * self._tree.stride
+    def _searched(self, data: bytes) -> int:
+        """Key bytes that a match may cover: the whole blocks before the last token. Not above 0 if there are none."""
+        stride = self._tree.stride
+        return (len(data) - TOKEN_BYTES) // stride * stride
 
-    def _use(self, path: list[Node[int]], priority: int | None) -> None:
-        self._clock += 1
+    def _use(self, path: list[Node[int]], priority: int | None) -> list[array[int]]:
+        """Stamp the nodes of a path, and return the ids they hold."""
+        self._clock = now = self._clock + 1
+        runs = []
         for node in path:
-            node.last_use = self._clock
+            node.last_use = now
+            runs.append(node.blocks)
         self._policy.used(path, priority)
+        return runs
 
     def _split(self, node: Node[int], at: int) -> Node[int]:
         upper = self._tree.split(node, at)
@@ -247,14 +251,9 @@ class RadixCache(PrefixCache[Node[int]]):
         self._counters.inserted_blocks += len(blocks)
         return leaf
 
-    def _leaf_name(self, leaf: Node[int]) -> int:
-        """The ghost of a leaf is its first block: that is where a lookup of it will find itself missing something."""
-        namespace = leaf.edge[0] if isinstance(leaf.edge, tuple) else None
-        return self._block_name(parent_of(leaf), leaf.label[: self._tree.stride], namespace)
-
     def _block_name(self, node: Node[int], block: bytes, namespace: str | None) -> int:
         """What a ghost is called: a checksum of the block that follows `node`, and of all before it."""
-        before = namespace_hash(namespace) if node is self._tree.root else self._tree.path_hash(node)
+        before = namespace_hash(namespace) if node.parent is None else node.path_hash or self._tree.path_hash(node)
         return crc32(block, before)
 
 

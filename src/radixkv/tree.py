@@ -13,7 +13,7 @@ root ── "sys A" ──┬── "question 1"           a label is a whole nu
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableSequence, Sequence
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 from zlib import crc32
 
 from radixkv.drawing import draw
@@ -61,17 +61,6 @@ class Node(Generic[T]):
         state = "" if self.tree else "pruned "
         tokens = len(self.label) // TOKEN_BYTES
         return f"<{state}Node: {tokens} tokens, {len(self.blocks)} blocks, {self.locks} locks>"
-
-
-class Walk(NamedTuple, Generic[T]):
-    """How far a key goes in the tree."""
-
-    path: list[Node[T]]
-    """The nodes below the root that it enters, in order."""
-    matched: int
-    """Bytes of the key that are there, a whole number of blocks."""
-    inside: int
-    """Bytes of the last node's label that match, if the walk ends inside that label; else 0."""
 
 
 class RadixTree(Generic[T]):
@@ -158,14 +147,18 @@ class RadixTree(Generic[T]):
 
     # --- structure -------------------------------------------------------------------------------------------------
 
-    def walk(self, key: bytes, end: int, namespace: str | None) -> Walk[T]:
-        """Follow the first `end` bytes of `key`, a whole number of blocks, as far as they are here.
+    def walk(self, key: bytes, end: int, namespace: str | None) -> tuple[list[Node[T]], int, int]:
+        """Follow the first `end` bytes of `key`, a whole number of blocks, as far as they are here. Changes nothing.
 
-        Changes nothing. One `memcmp` and one dict lookup a node, and a bisection where label and key part ways.
+        One `memcmp` and one dict lookup a node, and a bisection where label and key part ways.
+
+        Returns:
+            The nodes below the root that it enters, in order; the bytes of the key that are here, in whole blocks; and
+            how many of those are in the last node, if the walk ends inside its label, else 0.
         """
         path: list[Node[T]] = []
-        if not end:
-            return Walk(path, 0, 0)
+        if end <= 0:
+            return path, 0, 0
         stride = self.stride
         first = key[:stride]
         node = self.root.children.get(first if namespace is None else (namespace, first))
@@ -175,12 +168,12 @@ class RadixTree(Generic[T]):
             label = node.label
             if not key.startswith(label, position, end):
                 inside = self._common(key, position, end, label)
-                return Walk(path, position + inside, inside)
+                return path, position + inside, inside
             position += len(label)
             if position == end:
                 break
             node = node.children.get(key[position : position + stride])
-        return Walk(path, position, 0)
+        return path, position, 0
 
     def split(self, node: Node[T], at: int) -> Node[T]:
         """Cut `at` bytes off the node's beginning into a new parent, and return that.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
 from typing import Any, Protocol, TypeAlias
 
 
@@ -57,26 +58,28 @@ class EvictionPolicy(Protocol):
 Rank: TypeAlias = Any
 """Whatever compares: the lowest goes first."""
 
+_Entry: TypeAlias = tuple[Rank, int, Any]  # rank, serial, node; the serial keeps nodes from being compared
+
 
 class RankedPolicy(ABC):
     """A policy that gives every node a rank and evicts the evictable one of the lowest.
 
-    The evictable nodes sit in a heap by the rank they had when they were pushed. A use costs nothing here as long as
-    ranks only rise: an entry then is a lower bound, and `victim` puts it right when it comes to the top. A node has
-    one live entry, whatever happens to it; only a rank that falls replaces it, and once the entries left behind outnumber
-    the live ones the heap is rebuilt. So the heap stays O(nodes).
+    The evictable nodes sit in a heap, each by the rank it had when it was pushed. As long as ranks only rise, a use
+    costs nothing here: the entry is a lower bound, and `victim` puts it right once it comes to the top. Entries of nodes
+    that went or are protected are left behind, and the heap is rebuilt when they outnumber the live ones, so it stays
+    O(evictable nodes) whatever happens between evictions.
 
-    Cost: `evictable` O(log leaves), `protected` O(1), `victim` O(log leaves) amortized: one step for every entry whose
-    rank rose since it was pushed.
+    Cost: `evictable` O(log leaves), amortized; `protected` O(1); `victim` one O(log leaves) step, and one more for every
+    entry that was left behind or rose since it was pushed, each paid once.
     """
 
-    _SLACK = 64
+    LEFT_BEHIND = 64
+    """Dead entries that are not worth a rebuild."""
 
     def __init__(self) -> None:
-        self._leaves: set[Any] = set()
-        self._heap: list[tuple[Rank, int, Any]] = []  # the serial keeps nodes from being compared
-        self._entry: dict[Any, tuple[Rank, int, Any]] = {}  # a node's one live entry of the heap
-        self._serial = 0
+        self._heap: list[_Entry] = []
+        self._live: dict[Any, _Entry] = {}  # of every evictable node, its one entry that counts
+        self._serial = count()
 
     @abstractmethod
     def rank(self, node: Any) -> Rank:
@@ -93,49 +96,36 @@ class RankedPolicy(ABC):
 
     def removed(self, node: Any) -> None:
         """See `EvictionPolicy`."""
-        self._leaves.discard(node)
-        if self._entry.pop(node, None) is self._heap[0]:
-            heappop(self._heap)
+        del self._live[node]
 
     def evictable(self, node: Any) -> None:
         """See `EvictionPolicy`."""
-        self._leaves.add(node)
-        if node not in self._entry or self.rank(node) < self._entry[node][0]:
-            self._push(node)
+        entry = self._live[node] = (self.rank(node), next(self._serial), node)
+        heappush(self._heap, entry)
+        if len(self._heap) > 2 * len(self._live) + self.LEFT_BEHIND:
+            self._heap = list(self._live.values())
+            heapify(self._heap)
 
     def protected(self, node: Any) -> None:
-        """See `EvictionPolicy`. The entry stays for the day the node is evictable again, or comes to the top."""
-        self._leaves.discard(node)
+        """See `EvictionPolicy`."""
+        del self._live[node]
 
     def fell(self, node: Any) -> None:
-        """To be called when a node's rank may have fallen, since its entry must not be above its rank."""
-        if node in self._entry and self.rank(node) < self._entry[node][0]:
-            self._push(node)
+        """To be called when a node's rank may have fallen: an entry must not be above its node's rank."""
+        if node in self._live:
+            self.evictable(node)
 
     def victim(self) -> Any | None:
         """See `EvictionPolicy`."""
-        heap, live = self._heap, self._entry
+        heap, live = self._heap, self._live
         while heap:
             entry = heap[0]
-            rank, _, node = entry
-            if live.get(node) is entry:
-                if node in self._leaves:
-                    if (today := self.rank(node)) == rank:
-                        return node
-                    live[node] = self._made(today, node)
-                    heapreplace(heap, live[node])
-                    continue
-                del live[node]
-            heappop(heap)
+            node = entry[2]
+            if live.get(node) is not entry:
+                heappop(heap)
+            elif (rank := self.rank(node)) == entry[0]:
+                return node
+            else:
+                live[node] = risen = (rank, entry[1], node)
+                heapreplace(heap, risen)
         return None
-
-    def _push(self, node: Any) -> None:
-        self._entry[node] = self._made(self.rank(node), node)
-        heappush(self._heap, self._entry[node])
-        if len(self._heap) > 2 * len(self._entry) + self._SLACK:
-            self._heap = list(self._entry.values())
-            heapify(self._heap)
-
-    def _made(self, rank: Rank, node: Any) -> tuple[Rank, int, Any]:
-        self._serial += 1
-        return rank, self._serial, node

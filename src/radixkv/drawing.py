@@ -37,8 +37,8 @@ def draw(tree: RadixTree[Any], *, max_depth: int = 6, max_width: int = 6, max_li
     newest = max((child.last_use for child in tree.root.children.values()), default=0)
     chosen = _choose(tree.root, max_depth, max_width, max_lines)
     locked = f", {tree.locked_blocks:,} locked" if tree.locked_blocks else ""
-    header = f"{_count(tree.num_nodes, 'node')}, {_count(tree.num_blocks, 'block')} of {_count(tree.block_size, 'token')}"
-    return "\n".join([header + locked, *_rows(tree.root, chosen, "", newest)])
+    size = f"{_count(tree.num_nodes, 'node')}, {_count(tree.num_blocks, 'block')} of {_count(tree.block_size, 'token')}"
+    return "\n".join([size + locked, *_rows(tree.root, chosen, "", newest)])
 
 
 def _choose(root: Node[Any], max_depth: int, max_width: int, max_lines: int) -> dict[Node[Any], list[Node[Any]]]:

@@ -16,7 +16,7 @@ from secrets import token_bytes
 
 from radixkv.cache import PrefixCache
 from radixkv.counters import CacheCounters
-from radixkv.errors import BlockCountError, InvariantError, LockError, SizeError, StaleNodeError
+from radixkv.errors import BlockCountError, InvariantError, LockError, StaleNodeError
 from radixkv.eviction import make_policy
 from radixkv.keys import DIGEST_BYTES, TokenKey, Tokens, block_hashes, block_ids, check_namespace, check_size
 from radixkv.types import Inserted, PrefixMatch, PrefixProbe, PrefixStats

@@ -153,14 +153,20 @@ def block_hashes(key: TokenKey, block_size: int, secret: bytes, namespace: str |
     hashes = key._chain[1]
     if len(hashes) < count:
         stride = block_size * TOKEN_BYTES
-        # One bit of the first parent tells a namespace, even "", from none.
-        parent = hashes[-1] if hashes else b"\0" if namespace is None else b"\1" + namespace.encode(errors="surrogatepass")
+        parent = hashes[-1] if hashes else _namespace_digest(namespace, secret)
         for start in range(len(hashes) * stride, count * stride, stride):
             digest = blake2b(parent, digest_size=DIGEST_BYTES, key=secret)
             digest.update(key.data[start : start + stride])
             parent = digest.digest()
             hashes.append(parent)
     return hashes[:count]
+
+
+def _namespace_digest(namespace: str | None, secret: bytes) -> bytes:
+    """The parent of a namespace's first blocks. Personalized, so that no block has it, and "" is not None."""
+    name = b"" if namespace is None else namespace.encode(errors="surrogatepass")
+    kind = b"no namespace" if namespace is None else b"namespace"
+    return blake2b(name, digest_size=DIGEST_BYTES, key=secret, person=kind).digest()
 
 
 def _pack(tokens: object) -> bytes:
@@ -192,7 +198,7 @@ def _array_view(tokens: object) -> memoryview:
 
 def _pack_integers(tokens: Sequence[SupportsIndex]) -> bytes:
     try:
-        packed = array("I", tokens)  # type: ignore[arg-type]  # takes all that has __index__
+        packed = array("I", tokens)  # type: ignore[type-var]  # it takes all that has __index__
     except (OverflowError, TypeError):
         raise _first_fault(tokens) from None
     if bool in map(type, tokens):  # True is an int to `array`

@@ -31,7 +31,7 @@ from radixkv.pool import BlockPool
 from radixkv.radix_cache import RadixCache
 from radixkv.types import ManagerStats, PrefixStats
 
-CACHES: Final[Mapping[str, type[RadixCache] | type[HashCache] | None]] = {
+CACHES: Final[Mapping[str, type[RadixCache | HashCache] | None]] = {
     "hash": HashCache,
     "none": None,
     "radix": RadixCache,
@@ -116,9 +116,7 @@ class BlockManager:
     2
     """
 
-    def __init__(
-        self, num_blocks: int, block_size: int, *, prefix_cache: str = "radix", eviction: str = "lru"
-    ) -> None:
+    def __init__(self, num_blocks: int, block_size: int, *, prefix_cache: str = "radix", eviction: str = "lru") -> None:
         self.block_size = check_size("block_size", block_size, 1)
         self.pool = BlockPool(num_blocks)
         make_policy(eviction)  # a wrong name is wrong without a cache, too

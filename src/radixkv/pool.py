@@ -48,8 +48,9 @@ class BlockPool:
     def __init__(self, num_blocks: int, *, first_id: int = 0) -> None:
         self.num_blocks = check_size("num_blocks", num_blocks, 1)
         self._first = check_size("first_id", first_id, 0)
-        if self._first + self.num_blocks > TOKEN_LIMIT:
-            raise SizeError(name="room for the ids below 2**32", minimum=self.num_blocks, given=TOKEN_LIMIT - self._first)
+        room = TOKEN_LIMIT - self._first
+        if room < self.num_blocks:
+            raise SizeError(name="room for the ids below 2**32", minimum=self.num_blocks, given=room)
         self._owner = bytearray(self.num_blocks)  # an index of OWNERS for every id
         self._free = array("I", range(self._first + self.num_blocks - 1, self._first - 1, -1))  # taken from the end
 

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable
 from itertools import compress
 from operator import index, ne
+from typing import Any
 from zlib import crc32
 
 from radixkv.cache import PrefixCache
@@ -224,10 +225,10 @@ class RadixCache(PrefixCache[Node[int]]):
         stride = self._tree.stride
         return (len(data) - TOKEN_BYTES) // stride * stride
 
-    def _use(self, path: list[Node[int]], priority: int | None) -> list[array[int]]:
+    def _use(self, path: list[Node[int]], priority: int | None) -> list[Any]:
         """Stamp the nodes of a path, and return the ids they hold."""
         self._clock = now = self._clock + 1
-        runs = []
+        runs: list[Any] = []
         for node in path:
             node.last_use = now
             runs.append(node.blocks)

@@ -65,12 +65,12 @@ class RankedPolicy(ABC):
     """A policy that gives every node a rank and evicts the evictable one of the lowest.
 
     The evictable nodes sit in a heap, each by the rank it had when it was pushed. As long as ranks only rise, a use
-    costs nothing here: the entry is a lower bound, and `victim` puts it right once it comes to the top. Entries of nodes
-    that went or are protected are left behind, and the heap is rebuilt when they outnumber the live ones, so it stays
-    O(evictable nodes) whatever happens between evictions.
+    costs nothing here: the entry is a lower bound, and `victim` puts it right once it comes to the top. Entries of
+    nodes that went or are protected are left behind, and the heap is rebuilt when they outnumber the live ones, so it
+    stays O(evictable nodes) whatever happens between evictions.
 
-    Cost: `evictable` O(log leaves), amortized; `protected` O(1); `victim` one O(log leaves) step, and one more for every
-    entry that was left behind or rose since it was pushed, each paid once.
+    Cost: `evictable` O(log leaves), amortized; `protected` O(1); `victim` one O(log leaves) step, and one more for
+    every entry that was left behind or rose since it was pushed, each paid once.
     """
 
     LEFT_BEHIND = 64

@@ -16,7 +16,8 @@ class Mru(RankedPolicy):
 
     def rank(self, node: Any) -> int:
         """The last use, newest first."""
-        return -node.last_use
+        last_use: int = node.last_use
+        return -last_use
 
     def used(self, path: Sequence[Any], priority: int | None) -> None:
         """Only the last node can be a leaf; the others' ranks are looked at when they become one."""

@@ -225,6 +225,20 @@ def test_a_commit_goes_forward_and_not_beyond_the_tokens(prefix_cache: str, comp
     assert before == facts(made, table)
 
 
+@with_any
+@pytest.mark.parametrize("computed", [2.0, 1.5, "2", None])
+def test_computed_tokens_are_an_integer(prefix_cache: str, computed: Any) -> None:
+    """Anything else is refused before anything changed."""
+    made = manager(8, 2, prefix_cache)
+    table = made.admit([1, 2, 3])
+    before = facts(made, table)
+    with pytest.raises((BlockTableError, TypeError)):
+        made.commit(table, computed)
+
+    assert before == facts(made, table)
+    assert isinstance(table.computed_tokens, int)
+
+
 # --- too few blocks ----------------------------------------------------------------------------------------------------
 
 
@@ -508,7 +522,7 @@ def test_a_bad_namespace_is_refused(prefix_cache: str) -> None:
 @with_cache
 def test_namespaces_share_nothing(prefix_cache: str) -> None:
     """A tenant's blocks are found by that tenant alone."""
-    made = manager(8, 1, prefix_cache)
+    made = manager(16, 1, prefix_cache)
     serve(made, [1, 2, 3], "a")
 
     assert [0, 0, 2] == [made.admit([1, 2, 9], namespace).matched_tokens for namespace in (None, "b", "a")]

@@ -155,9 +155,10 @@ def block_hashes(key: TokenKey, block_size: int, secret: bytes, namespace: str |
     if len(hashes) < count:
         stride = block_size * TOKEN_BYTES
         parent = hashes[-1] if hashes else _namespace_digest(namespace, secret)
+        keyed = blake2b(digest_size=DIGEST_BYTES, key=secret)  # a copy of it is half the price of a new one
         for start in range(len(hashes) * stride, count * stride, stride):
-            digest = blake2b(parent, digest_size=DIGEST_BYTES, key=secret)
-            digest.update(key.data[start : start + stride])
+            digest = keyed.copy()
+            digest.update(parent + key.data[start : start + stride])
             parent = digest.digest()
             hashes.append(parent)
     return hashes[:count]

@@ -215,15 +215,16 @@ def test_memory_does_not_grow_without_evictions(policy: str) -> None:
     """After ten thousand more matches, locks and unlocks nothing is larger than after the first thousand."""
     cache = RadixCache(block_size=1, eviction=policy)
     prompts = [[branch, leaf, 0] for branch in range(4) for leaf in range(8)]
-    for number, prompt in enumerate(prompts):
-        cache.insert(prompt[:2], [1000 + prompt[0], number])
+    nodes = [cache.insert(prompt[:2], [1000 + prompt[0], number]).node for number, prompt in enumerate(prompts)]
 
     def serve(rounds: int) -> None:
         for _ in range(rounds):
             for prompt in prompts:
-                node = cache.match_prefix(prompt).node
-                cache.lock(node)
-                cache.unlock(node)
+                with cache.pinned(cache.match_prefix(prompt).node):
+                    pass
+            for node in nodes:  # long after their use
+                with cache.pinned(node):
+                    pass
 
     serve(30)
     tracemalloc.start()

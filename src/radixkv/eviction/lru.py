@@ -12,9 +12,9 @@ from radixkv.eviction.base import LeafHeap
 class Lru:
     """Evict the leaf used longest ago.
 
-    Nearly every leaf becomes evictable just after a use later than all others', so those stand in a list in the order
-    of their last use, and a use moves a leaf to its end. Only those that come out of order, a parent whose last child
-    went or a prompt unlocked long after its last use, need a heap.
+    Nearly every leaf becomes evictable just after a use later than all others', or, a parent whose last child was
+    evicted, with a use before all others': so the leaves stand in a list in the order of their last use, and a use moves
+    one to its end. Only those that come out of order, say a prompt unlocked long after its last use, need a heap.
 
     Cost: O(1) a call, but O(log leaves) for those out of order.
     """
@@ -45,10 +45,15 @@ class Lru:
 
     def evictable(self, node: Any) -> None:
         """See `EvictionPolicy`."""
-        if self._recent and next(reversed(self._recent)).last_use > node.last_use:
-            self._late.push(node, node.last_use)
+        recent, last_use = self._recent, node.last_use
+        if recent and last_use < next(reversed(recent)).last_use:
+            if last_use > next(iter(recent)).last_use:
+                self._late.push(node, last_use)
+            else:
+                recent[node] = None
+                recent.move_to_end(node, last=False)
         else:
-            self._recent[node] = None
+            recent[node] = None
 
     def protected(self, node: Any) -> None:
         """See `EvictionPolicy`."""

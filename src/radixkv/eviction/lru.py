@@ -13,8 +13,8 @@ class Lru:
     """Evict the leaf used longest ago.
 
     Nearly every leaf becomes evictable just after a use later than all others', or, a parent whose last child was
-    evicted, with a use before all others': so the leaves stand in a list in the order of their last use, and a use moves
-    one to its end. Only those that come out of order, say a prompt unlocked long after its last use, need a heap.
+    evicted, with a use before all others': so the leaves stand in a list in the order of their last use, and a use
+    moves one to its end. Only those that come out of order, say a prompt unlocked long after its use, need a heap.
 
     Cost: O(1) a call, but O(log leaves) for those out of order.
     """

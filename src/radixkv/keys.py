@@ -10,8 +10,9 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import compress
 from numbers import Integral
-from operator import index
+from operator import index, ne
 from typing import Any, Final, Protocol, SupportsIndex, TypeAlias
 
 from radixkv.errors import BlockIdError, NamespaceError, SizeError, TokenError
@@ -106,6 +107,18 @@ Tokens: TypeAlias = TokenKey | Sequence[SupportsIndex] | _ArrayLike
 """What calls take as tokens: a `TokenKey`, or what one can be made of (buffers of numpy and torch too)."""
 
 
+def common_prefix(one: bytes, other: bytes) -> int:
+    """How many leading bytes two keys share, in whole tokens. A bisection over `memcmp`s."""
+    low, high = 0, min(len(one), len(other)) // TOKEN_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one.startswith(other[low * TOKEN_BYTES : middle * TOKEN_BYTES], low * TOKEN_BYTES):
+            low = middle
+        else:
+            high = middle - 1
+    return low * TOKEN_BYTES
+
+
 def check_size(name: str, given: int, minimum: int) -> int:
     """`given` as a plain int, or `SizeError` if it is no integer or below `minimum`."""
     try:
@@ -139,6 +152,22 @@ def block_ids(ids: Iterable[int]) -> array[int]:
             if not _is_uint32(value):
                 raise BlockIdError(index=position, value=value) from None
         raise
+
+
+def differing_ids(given: array[int], cached: array[int]) -> array[int]:
+    """Of two runs of ids of one length, those of `given` that are not what `cached` has at their place, in order.
+
+    Mostly the runs agree up to some point and nowhere behind it; that is told by whole-run operations, and only a
+    mixture is gone through id by id.
+    """
+    start = common_prefix(given.tobytes(), cached.tobytes()) // TOKEN_BYTES
+    given, cached = given[start:], cached[start:]
+    # A word of the XOR is 0 where two ids agree; if none is, taking 1 from each sets no top bit that was not set.
+    differences = int.from_bytes(given.tobytes(), "little") ^ int.from_bytes(cached.tobytes(), "little")
+    ones = int.from_bytes(b"\1\0\0\0" * len(given), "little")
+    if (differences - ones) & ~differences & (ones << 31):
+        return array("I", compress(given, map(ne, given, cached)))
+    return given
 
 
 def block_hashes(key: TokenKey, block_size: int, secret: bytes, namespace: str | None, count: int) -> list[bytes]:

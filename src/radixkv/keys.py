@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import compress
-from numbers import Integral
 from operator import index, ne
 from typing import Any, Final, Protocol, SupportsIndex, TypeAlias
 
@@ -21,6 +20,8 @@ TOKEN_BYTES: Final = array("I").itemsize
 TOKEN_LIMIT: Final = 2**32
 DIGEST_BYTES: Final = 32
 
+_ZERO: Final = array("I", [0]).tobytes()
+_ONE: Final = array("I", [1]).tobytes()
 _INTEGER_FORMATS: Final = frozenset("bBhHiIlLqQnN")
 _SIGNED_FORMATS: Final = frozenset("bhilqn")
 _TYPECODES: Final = {1: "Bb", 2: "Hh", 4: "Ii", 8: "Qq"}  # by width; unsigned, signed
@@ -229,13 +230,14 @@ def _no_buffer(tokens: object, error: Exception) -> TokenError:
 
 
 def _pack_integers(tokens: Sequence[SupportsIndex]) -> bytes:
-    # `array` would take a bool, or a tensor of one, for an int.
-    if set(map(type, tokens)) - {int} and not all(map(_is_uint32, tokens)):
-        raise _first_fault(tokens)
     try:
-        return array("I", tokens).tobytes()  # type: ignore[type-var]  # it takes all that has __index__
+        packed = array("I", tokens).tobytes()  # type: ignore[type-var]  # it takes all that has __index__
     except (OverflowError, TypeError):
         raise _first_fault(tokens) from None
+    # `array` takes bools, as 0 and 1; only where one of these may be is it worth a look at every token's type.
+    if (_ZERO in packed or _ONE in packed) and set(map(type, tokens)) - {int} and not all(map(_is_uint32, tokens)):
+        raise _first_fault(tokens)
+    return packed
 
 
 def _pack_view(view: memoryview) -> bytes:
@@ -271,6 +273,9 @@ def _first_fault(tokens: Iterable[object]) -> TokenError:
 
 
 def _is_uint32(value: object) -> bool:
-    if isinstance(value, bool) or (hasattr(value, "__array__") and not isinstance(value, Integral)):
-        return False  # an array of one element has an index, even one of bool
-    return isinstance(value, SupportsIndex) and 0 <= index(value) < TOKEN_LIMIT
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
+        return False
+    try:
+        return 0 <= index(value) < TOKEN_LIMIT  # type: ignore[arg-type]  # the TypeError is the question
+    except TypeError:
+        return False

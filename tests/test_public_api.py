@@ -38,6 +38,7 @@ ERRORS = {
     "InvariantError",
     "LockError",
     "NamespaceError",
+    "NodeError",
     "OutOfBlocksError",
     "RadixKVError",
     "SizeError",

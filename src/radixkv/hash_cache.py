@@ -194,7 +194,9 @@ class HashCache(PrefixCache[HashBlock]):
             return
         if not node.pins:
             below = ", only blocks after it are" if node.locks else ""
-            raise LockError(f"the block is not locked{below}", locked_blocks=self._locked_blocks)
+            raise LockError(
+                f"the block is not locked{below}; {self._locked_blocks} blocks are", locked_blocks=self._locked_blocks
+            )
         node.pins -= 1
         for step in self._up(node):
             step.locks -= 1

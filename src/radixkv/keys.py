@@ -145,14 +145,16 @@ def block_ids(ids: Iterable[int]) -> array[int]:
     """
     if isinstance(ids, array) and ids.typecode == "I":
         return ids
-    values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     try:
-        return array("I", values)
-    except (OverflowError, TypeError):
-        for position, value in enumerate(values):
-            if not _is_uint32(value):
-                raise BlockIdError(index=position, value=value) from None
-        raise
+        values: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    except TypeError:
+        raise BlockIdError(index=None, value=ids) from None
+    if not isinstance(values, list):  # an array without dimensions
+        raise BlockIdError(index=None, value=ids)
+    try:
+        return array("I", _pack_integers(values))
+    except TokenError as error:
+        raise BlockIdError(index=error.index, value=error.value) from None
 
 
 def differing_ids(given: array[int], cached: array[int]) -> array[int]:

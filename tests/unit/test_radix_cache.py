@@ -5,9 +5,11 @@ from array import array
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from radixkv import BlockCountError, LockError, PrefixStats, RadixCache, StaleNodeError
+from radixkv import BlockCountError, BlockIdError, LockError, PrefixStats, RadixCache, StaleNodeError
 
 
 def ids(given: Any) -> list[int]:
@@ -278,3 +280,40 @@ def test_locks_of_one_node_do_not_leak_to_its_sibling() -> None:
     with pytest.raises(LockError):
         cache.unlock(right)
     assert [13, 10, 11] == ids(cache.evict(99))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "index", "value"),
+    [
+        ([0, True], 1, True),
+        ([0, 1.0], 1, 1.0),
+        ([-1, 0], 0, -1),
+        ([0, 2**32], 1, 2**32),
+        (None, None, None),
+        (7, None, 7),
+    ],
+)
+def test_what_is_no_run_of_block_ids_is_refused(blocks: Any, index: int | None, value: object) -> None:
+    """A bool, a float, an id out of range and what is no run at all; nothing changed."""
+    cache = RadixCache(1)
+    with pytest.raises(BlockIdError) as caught:
+        cache.insert([1, 2], blocks)
+
+    assert (index, value) == (caught.value.index, caught.value.value)
+    assert 0 == cache.cached_blocks
+
+
+def test_a_block_id_in_an_array_without_dimensions_is_refused() -> None:
+    """numpy's scalar array has a list form that is none."""
+    scalar: Any = np.array(7)
+    with pytest.raises(BlockIdError):
+        RadixCache(1).insert([1], scalar)
+
+
+@pytest.mark.parametrize("ids", [np.array([5, 6], dtype=np.int64), torch.tensor([5, 6]), (5, 6), range(5, 7)])
+def test_block_ids_come_in_any_integer_form(ids: Any) -> None:
+    """numpy and torch too."""
+    cache = RadixCache(1)
+    cache.insert([1, 2], ids)
+
+    assert [5, 6] == list(cache.match_prefix([1, 2, 3]).blocks)

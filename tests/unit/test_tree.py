@@ -9,11 +9,13 @@ from radixkv import (
     InvariantError,
     LockError,
     NamespaceError,
+    NodeError,
     RadixCache,
     RadixTree,
     SizeError,
     StaleNodeError,
     TokenError,
+    TokenKey,
 )
 from radixkv.drawing import draw
 
@@ -191,7 +193,7 @@ def test_a_cleared_tree_is_empty() -> None:
     assert (0, []) == tree.match(list(b"abc"))
     tree.check_node(tree.root)
     for stem in (tree.root, node):  # neither has a parent to be pruned from
-        with pytest.raises((InvariantError, StaleNodeError)):
+        with pytest.raises((NodeError, StaleNodeError)):
             tree.prune(stem)
     with pytest.raises(StaleNodeError):
         tree.check_node(node)
@@ -318,3 +320,51 @@ def test_width_and_depth_limit_a_drawing() -> None:
     assert 5 == len(drawn)
     assert "   └─ … 1,204 more" == drawn[-1]
     assert ["└─ [7 8] 0 1", "   └─ … 1,206 more"] == draw(tree, max_depth=1).splitlines()[1:]
+
+
+# --- changes of the structure that would break it --------------------------------------------------------------------
+
+
+def test_what_would_break_the_tree_is_refused() -> None:
+    """A pruned inner or locked node, a split between blocks, a second child with the same first block: all refused."""
+    tree: RadixTree[str] = RadixTree(2)
+    inner = tree.insert([1, 2], ["a"])
+    leaf = tree.insert([1, 2, 3, 4, 5, 6], ["a", "b", "c"])
+    other = RadixTree[str](2).insert([1, 2], ["x"])
+    tree.lock(leaf)
+    label = TokenKey([3, 4]).data
+    before = str(tree)
+    for refused in (
+        lambda: tree.prune(inner),
+        lambda: tree.prune(leaf),
+        lambda: tree.prune(tree.root),
+        lambda: tree.split(leaf, 0),
+        lambda: tree.split(leaf, tree.stride + 1),
+        lambda: tree.split(leaf, 2 * tree.stride),
+        lambda: tree.attach(inner, label, ["d"], None),
+    ):
+        with pytest.raises(NodeError):
+            refused()
+    for label, blocks in ((label, []), (label, ["d", "e"]), (b"", []), (label[:-1], ["d"])):
+        with pytest.raises(BlockCountError):
+            tree.attach(leaf, label, blocks, None)
+    for foreign in (
+        lambda: tree.prune(other),
+        lambda: tree.split(other, 1),
+        lambda: tree.attach(other, label, [], None),
+    ):
+        with pytest.raises(LockError):
+            foreign()
+
+    assert before == str(tree)
+    tree.check_invariants()
+
+
+def test_a_pruned_node_has_no_path_hash() -> None:
+    """Unless it was worked out before: there is no path to read any more."""
+    tree: RadixTree[str] = RadixTree(1)
+    leaf = tree.insert([1], ["a"])
+    tree.prune(leaf)
+
+    with pytest.raises(InvariantError):
+        tree.path_hash(leaf)

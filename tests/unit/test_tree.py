@@ -1,5 +1,6 @@
 """The radix tree by itself, and drawn."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -334,7 +335,7 @@ def test_what_would_break_the_tree_is_refused() -> None:
     tree.lock(leaf)
     label = TokenKey([3, 4]).data
     before = str(tree)
-    for refused in (
+    broken: list[Callable[[], object]] = [
         lambda: tree.prune(inner),
         lambda: tree.prune(leaf),
         lambda: tree.prune(tree.root),
@@ -342,19 +343,22 @@ def test_what_would_break_the_tree_is_refused() -> None:
         lambda: tree.split(leaf, tree.stride + 1),
         lambda: tree.split(leaf, 2 * tree.stride),
         lambda: tree.attach(inner, label, ["d"], None),
-    ):
+    ]
+    for call in broken:
         with pytest.raises(NodeError):
-            refused()
-    for label, blocks in ((label, []), (label, ["d", "e"]), (b"", []), (label[:-1], ["d"])):
+            call()
+    wrong: list[tuple[bytes, list[str]]] = [(label, []), (label, ["d", "e"]), (b"", []), (label[:-1], ["d"])]
+    for run, blocks in wrong:
         with pytest.raises(BlockCountError):
-            tree.attach(leaf, label, blocks, None)
-    for foreign in (
+            tree.attach(leaf, run, blocks, None)
+    foreign: list[Callable[[], object]] = [
         lambda: tree.prune(other),
         lambda: tree.split(other, 1),
-        lambda: tree.attach(other, label, [], None),
-    ):
+        lambda: tree.attach(other, label, ["d"], None),
+    ]
+    for call in foreign:
         with pytest.raises(LockError):
-            foreign()
+            call()
 
     assert before == str(tree)
     tree.check_invariants()

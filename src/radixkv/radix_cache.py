@@ -12,13 +12,13 @@ from operator import index, ne
 from typing import Any
 from zlib import crc32
 
-from radixkv.cache import PrefixCache
+from radixkv.cache import CacheObserver, PrefixCache
 from radixkv.counters import CacheCounters
 from radixkv.errors import BlockCountError, LockError
 from radixkv.eviction import make_policy
 from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, block_ids, check_namespace, check_size
 from radixkv.tree import Node, RadixTree, namespace_hash
-from radixkv.types import Inserted, PrefixMatch, PrefixProbe, PrefixStats
+from radixkv.types import Inserted, PrefixLocation, PrefixMatch, PrefixProbe, PrefixStats
 
 
 class RadixCache(PrefixCache[Node[int]]):
@@ -50,6 +50,7 @@ class RadixCache(PrefixCache[Node[int]]):
         self._policy = make_policy(eviction)
         self._eviction = eviction
         self._counters = CacheCounters()
+        self._observers: list[CacheObserver] = []
         self._clock = 0
 
     @property
@@ -123,6 +124,26 @@ class RadixCache(PrefixCache[Node[int]]):
             unlocked -= len(path[-1].blocks) - inside // self._tree.stride
         return PrefixProbe(matched // TOKEN_BYTES, unlocked)
 
+    def locate(self, tokens: Tokens, namespace: str | None = None) -> PrefixLocation[Node[int]]:
+        """See `PrefixCache`. O(matched tokens) at `memcmp` speed, and a checksum of what was never asked for before."""
+        key = TokenKey.of(tokens)
+        check_namespace(namespace)
+        data, tree = key.data, self._tree
+        end = self._searched(data)
+        path, matched, inside = tree.walk(data, end, namespace)
+        missing = None
+        if matched < end:
+            # Where the walk ends inside a label, the name is worked out from the label's beginning: no split is needed.
+            whole = path[:-1] if inside else path
+            missing = self._block_name(
+                whole[-1] if whole else tree.root, data[matched - inside : matched + tree.stride], namespace
+            )
+        return PrefixLocation(matched // TOKEN_BYTES, path[-1] if path else tree.root, missing)
+
+    def observe(self, observer: CacheObserver) -> None:
+        """See `PrefixCache`."""
+        self._observers.append(observer)
+
     def insert(
         self, tokens: Tokens, blocks: Iterable[int], namespace: str | None = None, *, priority: int = 0
     ) -> Inserted[Node[int]]:
@@ -152,7 +173,11 @@ class RadixCache(PrefixCache[Node[int]]):
             duplicates.extend(compress(pairs[0], map(ne, *pairs)))
         node = path[-1] if path else tree.root
         if start < count:
-            node = self._attach(node, data[matched:end], ids[start:], namespace, priority)
+            node, parent = (self._attach(node, data[matched:end], ids[start:], namespace, priority), node)
+            if self._observers:
+                name = self._block_name(parent, data[matched : matched + stride], namespace)
+                for observer in self._observers:
+                    observer.stored(name)
         return Inserted(count - start, duplicates, node)
 
     def lock(self, node: Node[int]) -> None:
@@ -185,6 +210,8 @@ class RadixCache(PrefixCache[Node[int]]):
             # A lookup of the leaf will find its first block missing.
             self._counters.ghost(self._block_name(parent, leaf.label[: tree.stride], namespace))
             out.extend(leaf.blocks)
+            for observer in self._observers:
+                observer.removed(leaf)
         self._counters.evicted_blocks += len(out)
         return out
 
@@ -200,6 +227,8 @@ class RadixCache(PrefixCache[Node[int]]):
         self._policy = make_policy(self._eviction)
         self._counters = CacheCounters()
         self._clock = 0
+        for observer in self._observers:
+            observer.cleared()
         return out
 
     def path_blocks(self, node: Node[int]) -> array[int]:

@@ -66,7 +66,10 @@ class QueueOrder(Protocol):
         """The `matched_tokens` of a request that is in changed."""
 
     def pop(self) -> Waiting | None:
-        """Take out the request that should go next; None if there is none."""
+        """Take out the request that should go next; None if there is none. It may come back by `add`."""
+
+    def started(self, waiting: Waiting) -> None:
+        """A request that `pop` gave was admitted."""
 
 
 Rank: TypeAlias = Any
@@ -115,3 +118,6 @@ class RankedOrder(ABC):
                 del self._live[entry[1]]
                 return entry[1]
         return None
+
+    def started(self, waiting: Waiting) -> None:
+        """See `QueueOrder`. The rank says it all."""

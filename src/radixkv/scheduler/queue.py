@@ -13,18 +13,19 @@ add ──> order ──pop──> shares a prefix that a running request comput
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from heapq import heappop, heappush
+from operator import index
 from typing import Any, Final, Generic, TypeVar
 
-from radixkv.errors import OutOfBlocksError, RadixKVError, UnknownNameError
-from radixkv.keys import TOKEN_BYTES, TokenKey, check_namespace, check_size, common_prefix
+from radixkv.errors import BlockTableError, OutOfBlocksError, RadixKVError, UnknownNameError
+from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, check_namespace, check_size, common_prefix
 from radixkv.manager import BlockManager, BlockTable
 from radixkv.scheduler.base import QueueOrder, Waiting
 from radixkv.scheduler.dfs_weight import DepthFirst
 from radixkv.scheduler.fcfs import Fcfs
 from radixkv.scheduler.lpm import LongestPrefix
+from radixkv.types import PrefixLocation
 
 R = TypeVar("R", bound=Hashable)
 
@@ -39,18 +40,52 @@ LOOK_PAST: Final = 64
 """How many requests that do not fit one call of `admit` looks past."""
 
 SHARE_TOKENS: Final = 32
-"""A request waits for a running one that computes at least so many tokens for it; fewer are not worth a step."""
+"""A request waits for a running one that will cache at least so many tokens for it; fewer are not worth a step."""
 
 
 class _Leader:
-    """A running request that computes a prefix which others wait for."""
+    """A running request that computes a prefix which others may wait for."""
 
-    __slots__ = ("followers", "key", "table")
+    __slots__ = ("followers", "key", "missing", "node", "table", "tokens")
 
-    def __init__(self, table: BlockTable) -> None:
+    def __init__(self, table: BlockTable, block_size: int) -> None:
         self.table = table
-        self.key = table.key
-        self.followers: list[tuple[int, int, Waiting]] = []  # heap: bytes they share with it, arrival
+        self.tokens = len(table.key)
+        # A match leaves out the last token's block, which will be cached as well: a token more brings it in.
+        self.key = table.key if self.tokens % block_size else table.key.extended([0])
+        self.followers: list[tuple[int, int, Waiting]] = []  # heap: tokens that it will cache for them, arrival
+        self.node: Any = None
+        self.missing: Any = None  # what it computes next
+
+
+W = TypeVar("W", Waiting, _Leader)
+
+
+class _Watch(Generic[W]):
+    """Whose cached prefix becomes longer when a block is stored, and whose becomes shorter when a node is removed."""
+
+    __slots__ = ("at_node", "before_block")
+
+    def __init__(self) -> None:
+        self.at_node: dict[Any, dict[W, None]] = {}
+        self.before_block: dict[Hashable, dict[W, None]] = {}
+
+    def add(self, watcher: W, place: PrefixLocation[Any]) -> None:
+        watcher.node, watcher.missing = place.node, place.missing
+        self.at_node.setdefault(place.node, {})[watcher] = None
+        if place.missing is not None:
+            self.before_block.setdefault(place.missing, {})[watcher] = None
+
+    def discard(self, watcher: W) -> None:
+        for watched, watchers in ((watcher.node, self.at_node), (watcher.missing, self.before_block)):
+            if others := watchers.get(watched):
+                others.pop(watcher, None)
+                if not others:
+                    del watchers[watched]
+
+    def clear(self) -> None:
+        self.at_node.clear()
+        self.before_block.clear()
 
 
 class QueuedError(RadixKVError, ValueError):
@@ -98,10 +133,9 @@ class WaitingQueue(Generic[R]):
         self._newest: Waiting | None = None
         self._skips = 0  # by how many later ones the oldest was passed over; no other was by more
         self._arrivals = 0
-        self._put_back: deque[tuple[R, BlockTable]] = deque()
-        self._missing: dict[Hashable, set[Waiting]] = {}  # who gets a longer match when a block is stored
-        self._matched: dict[Any, set[Waiting]] = {}  # who gets a shorter one when a node is removed
-        self._leaders: dict[Hashable, _Leader] = {}  # by the block that it computes next
+        self._put_back: dict[R, BlockTable] = {}  # the one put back last goes first
+        self._watch = _Watch[Waiting]()  # all that are in the order, or looked past
+        self._leaders = _Watch[_Leader]()  # running requests that have full blocks to compute
         if manager.cache:
             manager.cache.observe(self)
 
@@ -113,17 +147,16 @@ class WaitingQueue(Generic[R]):
         """By how many later requests the oldest waiting one was passed over; no other was by more."""
         return self._skips
 
-    def add(self, request: R, tokens: TokenKey, namespace: str | None = None, *, priority: int = 0) -> None:
+    def add(self, request: R, tokens: Tokens, namespace: str | None = None, *, priority: int = 0) -> None:
         """Let a request wait. Costs a `locate` of the cache and O(log requests).
 
         Raises:
             QueuedError: it waits already; nothing changed.
-            NamespaceError: nothing changed.
+            TokenError, NamespaceError: nothing changed.
         """
-        if request in self._waiting:
-            raise QueuedError("the request is in the queue already")
+        self._check_new(request)
         check_namespace(namespace)
-        waiting = Waiting(request, tokens, namespace, priority, self._arrivals)
+        waiting = Waiting(request, TokenKey.of(tokens), namespace, index(priority), self._arrivals)
         self._arrivals += 1
         self._waiting[request] = waiting
         waiting.older = self._newest
@@ -132,23 +165,28 @@ class WaitingQueue(Generic[R]):
         else:
             self._oldest = waiting
         self._newest = waiting
-        self._watch(waiting)
+        self._locate(waiting)
         self._enter(waiting)
 
     def put_back(self, request: R, table: BlockTable) -> None:
-        """Let a preempted request wait: before all others, the one put back last first. O(1)."""
-        self._put_back.appendleft((request, table))
+        """Let a preempted request wait: before all others, the one put back last first. O(1).
+
+        Raises:
+            QueuedError: it waits already; nothing changed.
+            BlockTableError: the table is not preempted; nothing changed.
+        """
+        self._check_new(request)
+        if table.state != "preempted":
+            raise BlockTableError(f"the table is {table.state}, not preempted")
+        self._put_back[request] = table
 
     def cancel(self, request: R) -> bool:
-        """Take a request out; False if it is not here. O(log requests), or O(requests put back)."""
+        """Take a request out; False if it is not here. O(log requests)."""
         waiting = self._waiting.get(request)
         if waiting:
             self._leave(waiting, passing=0)
             return True
-        kept = [item for item in self._put_back if item[0] != request]
-        found = len(kept) < len(self._put_back)
-        self._put_back = deque(kept)
-        return found
+        return self._put_back.pop(request, None) is not None
 
     def admit(self) -> tuple[R, BlockTable] | None:
         """Admit the next request that fits, and return it with its blocks; None if nothing can start now.
@@ -157,13 +195,13 @@ class WaitingQueue(Generic[R]):
         times. Else the first of the order that fits; up to `LOOK_PAST` that do not are looked past, and while those
         behind them are tried, their cached prefixes are locked. O(log requests) and a `probe` for each it looks at.
         """
+        self._dismiss_leaders()
         if self._put_back:
             return self._resume()
         if self._oldest is None:
             return None
         if self._skips >= self.max_skips:
             return self._start(self._oldest)
-        self._dismiss_leaders()
         looked_past: list[tuple[Waiting, Any]] = []
         try:
             return self._start_first(looked_past)
@@ -177,33 +215,44 @@ class WaitingQueue(Generic[R]):
 
     def stored(self, block: Hashable) -> None:
         """See `CacheObserver`. O(log requests) for each request whose match it makes longer."""
-        for waiting in self._missing.pop(block, ()):
+        for waiting in self._watch.before_block.pop(block, ()):
             self._relocate(waiting)
-        if leader := self._leaders.pop(block, None):
+        for leader in self._leaders.before_block.pop(block, ()):
             self._lead(leader)
 
     def removed(self, node: Any) -> None:
         """See `CacheObserver`. O(log requests) for each request whose match it makes shorter."""
-        for waiting in self._matched.pop(node, ()):
+        for waiting in self._watch.at_node.pop(node, ()):
             self._relocate(waiting)
+        for leader in self._leaders.at_node.pop(node, ()):
+            self._lead(leader)
 
     def cleared(self) -> None:
         """See `CacheObserver`. O(requests)."""
-        self._matched.clear()
-        self._missing.clear()
+        leaders = [leader for group in self._leaders.at_node.values() for leader in group]
+        self._watch.clear()
+        self._leaders.clear()
         for waiting in self._waiting.values():
             if waiting.leader is None:
                 self._relocate(waiting)
+        for leader in leaders:
+            self._lead(leader)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
+    def _check_new(self, request: R) -> None:
+        if request in self._waiting or request in self._put_back:
+            raise QueuedError("the request is in the queue already")
+
     def _resume(self) -> tuple[R, BlockTable] | None:
-        request, table = self._put_back[0]
+        request = next(reversed(self._put_back))
+        table = self._put_back[request]
         try:
             self._manager.resume(table)
         except OutOfBlocksError:
             return None
-        self._put_back.popleft()
+        del self._put_back[request]
+        self._start_leading(table)
         return request, table
 
     def _start_first(self, looked_past: list[tuple[Waiting, Any]]) -> tuple[R, BlockTable] | None:
@@ -213,10 +262,14 @@ class WaitingQueue(Generic[R]):
             if self._follow(waiting):
                 continue
             if admitted := self._start(waiting):
+                self._order.started(waiting)
                 return admitted
-            looked_past.append((waiting, waiting.node))
-            if self._manager.cache:
-                self._manager.cache.lock(waiting.node)
+            node = None
+            if cache := self._manager.cache:
+                # Not `waiting.node`: that may go on far behind the match where the edge was split since.
+                node = cache.locate(waiting.key, waiting.namespace).node
+                cache.lock(node)
+            looked_past.append((waiting, node))
         return None
 
     def _start(self, waiting: Waiting) -> tuple[R, BlockTable] | None:
@@ -225,15 +278,14 @@ class WaitingQueue(Generic[R]):
         except OutOfBlocksError:
             return None
         self._leave(waiting, passing=1)
-        if self._manager.cache:
-            self._lead(_Leader(table))
+        self._start_leading(table)
         return waiting.request, table
 
     def _leave(self, waiting: Waiting, *, passing: int) -> None:
         """Take a request out of the queue; `passing` is 1 if that passes over those that came before it."""
         if waiting.ordered:
             self._order.remove(waiting)
-        self._unwatch(waiting)
+        self._watch.discard(waiting)
         waiting.leader = None
         del self._waiting[waiting.request]
         older, newer = waiting.older, waiting.newer
@@ -253,64 +305,67 @@ class WaitingQueue(Generic[R]):
         waiting.ordered = True
         self._order.add(waiting)
 
+    def _locate(self, waiting: Waiting) -> None:
+        """Note how much of the prompt is cached, and hear from now on of what changes that."""
+        if self._manager.cache:
+            place = self._manager.cache.locate(waiting.key, waiting.namespace)
+            waiting.matched_tokens = place.matched_tokens
+            self._watch.add(waiting, place)
+
     def _relocate(self, waiting: Waiting) -> None:
-        self._unwatch(waiting)
-        self._watch(waiting)
+        self._watch.discard(waiting)
+        self._locate(waiting)
         if waiting.ordered:
             self._order.moved(waiting)
 
-    def _watch(self, waiting: Waiting) -> None:
-        """Note how much of the prompt is cached, and which changes of the cache would change that."""
+    def _start_leading(self, table: BlockTable) -> None:
         if self._manager.cache:
-            place = self._manager.cache.locate(waiting.key, waiting.namespace)
-            waiting.matched_tokens, waiting.node, waiting.missing = place
-            self._matched.setdefault(waiting.node, set()).add(waiting)
-            if waiting.missing is not None:
-                self._missing.setdefault(waiting.missing, set()).add(waiting)
-
-    def _unwatch(self, waiting: Waiting) -> None:
-        for watched, by in ((waiting.node, self._matched), (waiting.missing, self._missing)):
-            if watchers := by.get(watched):
-                watchers.discard(waiting)
-                if not watchers:
-                    del by[watched]
+            self._lead(_Leader(table, self._manager.block_size))
 
     def _lead(self, leader: _Leader) -> None:
-        """Note what a running request computes next, and let those go on that share no more of it."""
+        """Note what a running request computes next, and let those go on for whom too little of it is left."""
+        self._leaders.discard(leader)
         cache = self._manager.cache
         place = cache.locate(leader.key, leader.table.namespace) if cache else None
-        done = len(leader.key)
-        if place and place.missing is not None and place.missing not in self._leaders:
-            self._leaders[place.missing] = leader
+        done = leader.tokens
+        if place and place.missing is not None:
+            self._leaders.add(leader, place)
             done = place.matched_tokens
-        while leader.followers and (
-            leader.followers[0][2].leader is not leader or leader.followers[0][0] < (done + SHARE_TOKENS) * TOKEN_BYTES
-        ):
-            self._unfollow(leader, heappop(leader.followers)[2])
+        followers = leader.followers
+        while followers and (followers[0][2].leader is not leader or followers[0][0] < done + SHARE_TOKENS):
+            self._unfollow(leader, heappop(followers)[2])
 
     def _follow(self, waiting: Waiting) -> bool:
         """Whether a running request computes enough of what this one misses; then it waits for that one."""
-        leader = self._leaders.get(waiting.missing)
-        if leader is None:
+        leaders = self._leaders.before_block.get(waiting.missing)
+        if not leaders:
             return False
-        shared = common_prefix(waiting.key.data, leader.key.data)
-        if shared < (waiting.matched_tokens + SHARE_TOKENS) * TOKEN_BYTES:
+        shared, leader = max(
+            ((self._shared(waiting, leader), leader) for leader in leaders), key=lambda found: found[0]
+        )
+        if shared < waiting.matched_tokens + SHARE_TOKENS:
             return False
-        self._unwatch(waiting)
+        self._watch.discard(waiting)
         waiting.leader = leader
         heappush(leader.followers, (shared, waiting.arrival, waiting))
         return True
 
+    def _shared(self, waiting: Waiting, leader: _Leader) -> int:
+        """How many tokens of what this one may match a running request will have cached: full blocks."""
+        same = common_prefix(waiting.key.data, leader.key.data) // TOKEN_BYTES
+        return min(same, leader.tokens, len(waiting.key) - 1) // self._manager.block_size * self._manager.block_size
+
     def _unfollow(self, leader: _Leader, waiting: Waiting) -> None:
         if waiting.leader is leader:
             waiting.leader = None
-            self._watch(waiting)
+            self._locate(waiting)
             self._enter(waiting)
 
     def _dismiss_leaders(self) -> None:
         """Let go of those who follow a request that does not run any more. O(running requests)."""
-        for block, leader in list(self._leaders.items()):
+        leaders = [leader for group in self._leaders.at_node.values() for leader in group]
+        for leader in leaders:
             if leader.table.state != "running":
-                del self._leaders[block]
+                self._leaders.discard(leader)
                 for _, _, waiting in leader.followers:
                     self._unfollow(leader, waiting)

@@ -20,6 +20,7 @@ LAYERS = (
     ("cache",),
     ("radix_cache", "hash_cache"),
     ("manager",),
+    ("scheduler",),
     ("__init__",),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

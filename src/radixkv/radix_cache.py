@@ -11,13 +11,13 @@ from functools import partial
 from operator import index
 from zlib import crc32
 
-from radixkv.cache import PrefixCache
+from radixkv.cache import CacheObserver, PrefixCache
 from radixkv.counters import CacheCounters
 from radixkv.errors import BlockCountError, LockError
 from radixkv.eviction import make_policy
 from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, block_ids, check_namespace, check_size, differing_ids
 from radixkv.tree import Node, RadixTree, namespace_hash
-from radixkv.types import Inserted, PrefixMatch, PrefixProbe, PrefixStats
+from radixkv.types import Inserted, PrefixLocation, PrefixMatch, PrefixProbe, PrefixStats
 
 
 class RadixCache(PrefixCache[Node[int]]):
@@ -49,6 +49,7 @@ class RadixCache(PrefixCache[Node[int]]):
         self._policy = make_policy(eviction)
         self._eviction = eviction
         self._counters = CacheCounters()
+        self._observers: list[CacheObserver] = []
         self._clock = 0
 
     @property
@@ -122,6 +123,26 @@ class RadixCache(PrefixCache[Node[int]]):
             unlocked -= len(path[-1].blocks) - inside // self._tree.stride
         return PrefixProbe(matched // TOKEN_BYTES, unlocked)
 
+    def locate(self, tokens: Tokens, namespace: str | None = None) -> PrefixLocation[Node[int]]:
+        """See `PrefixCache`. O(matched tokens) at `memcmp` speed, and a checksum of what was never asked for before."""
+        key = TokenKey.of(tokens)
+        check_namespace(namespace)
+        data, tree = key.data, self._tree
+        end = self._searched(data)
+        path, matched, inside = tree.walk(data, end, namespace)
+        missing = None
+        if matched < end:
+            # Where the walk ends inside a label, the name is worked out from the label's beginning: no split is needed.
+            whole = path[:-1] if inside else path
+            missing = self._block_name(
+                whole[-1] if whole else tree.root, data[matched - inside : matched + tree.stride], namespace
+            )
+        return PrefixLocation(matched // TOKEN_BYTES, path[-1] if path else tree.root, missing)
+
+    def observe(self, observer: CacheObserver) -> None:
+        """See `PrefixCache`."""
+        self._observers.append(observer)
+
     def insert(
         self, tokens: Tokens, blocks: Iterable[int], namespace: str | None = None, *, priority: int = 0
     ) -> Inserted[Node[int]]:
@@ -149,7 +170,11 @@ class RadixCache(PrefixCache[Node[int]]):
         duplicates = array("I") if given == cached else differing_ids(given, cached)
         node = path[-1] if path else tree.root
         if start < count:
-            node = self._attach(node, data[matched:end], ids[start:], namespace, priority)
+            parent, node = node, self._attach(node, data[matched:end], ids[start:], namespace, priority)
+            if self._observers:
+                name = self._block_name(parent, data[matched : matched + stride], namespace)
+                for observer in self._observers:
+                    observer.stored(name)
         return _inserted((count - start, duplicates, node))
 
     def lock(self, node: Node[int]) -> None:
@@ -182,6 +207,8 @@ class RadixCache(PrefixCache[Node[int]]):
             namespace, first = leaf.edge if isinstance(leaf.edge, tuple) else (None, leaf.edge)
             counters.ghost(self._block_name(parent, first, namespace))
             out.extend(leaf.blocks)
+            for observer in self._observers:
+                observer.removed(leaf)
         counters.evicted_blocks += len(out)
         return out
 
@@ -197,6 +224,8 @@ class RadixCache(PrefixCache[Node[int]]):
         self._policy = make_policy(self._eviction)
         self._counters = CacheCounters()
         self._clock = 0
+        for observer in self._observers:
+            observer.cleared()
         return out
 
     def path_blocks(self, node: Node[int]) -> array[int]:

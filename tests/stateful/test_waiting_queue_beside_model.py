@@ -149,6 +149,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert (expected.name if expected else None) == (admitted[0] if admitted else None)
         if table is None or expected is None:
             assert before == self.state(), "looking touched something"
+            assert not self.queue._watch.changed
+            assert not self.queue._leaders.changed
         else:
             self.tables[expected.name] = table
             if self.spy.offered:  # else it went before all others, and might take from them
@@ -286,14 +288,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_lost(self) -> None:
-        """Everybody waits once, and what the queue keeps of each is what the cache says."""
+        """Everybody waits once, and what it keeps of each is what the cache says, or it knows better."""
         assert len(self.model.waiting) + len(self.model.put_back) == len(self.queue)
         assert [r.name for r in self.model.waiting] == sorted(self.queue._waiting)
         assert [r.name for r in self.model.put_back] == list(self.queue._put_back)
         lengths = self.lengths()
         for name, waiting in self.queue._waiting.items():
             assert waiting.ordered == (waiting.leader is None)
-            if waiting.ordered:
+            if waiting.ordered and self.queue._order.by_match and waiting not in self.queue._watch.changed:
                 assert lengths[name] == waiting.matched_tokens == self.model.matched(self.model.requests[name])
 
     @invariant()
@@ -304,15 +306,18 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_watched_in_vain(self) -> None:
-        """Only those in the order are told of changes, each once a table; the linked list is whole."""
+        """Only those in the order hear of changes, each once, if it goes by matches; the linked list is whole."""
         queue = self.queue
-        ordered = {w for w in queue._waiting.values() if w.ordered} if self.manager.cache else set()
+        watched = self.manager.cache and queue._order.by_match
+        ordered = {w for w in queue._waiting.values() if w.ordered} if watched else set()
+        assert set(queue._watch.changed) <= ordered
         for watchers in (queue._watch.at_node, queue._watch.before_block):
             everyone = [waiting for group in watchers.values() for waiting in group]
             assert len(everyone) == len(set(everyone))
             assert set(everyone) <= ordered
             assert all(watchers.values())
-        assert sum(map(len, queue._watch.at_node.values())) == len(ordered)
+        assert len(list(queue._watch)) == len(set(queue._watch)) == len(ordered)
+        assert set(queue._watch) == ordered
         assert set(queue._watch.before_block) <= {w.missing for w in ordered}
         linked, waiting = [], queue._oldest
         while waiting:
@@ -366,7 +371,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.admit() is None
         assert (0, 0) == (len(self.queue), self.queue.skips)
         for watch in (self.queue._watch, self.queue._leaders):
-            assert {} == watch.at_node == watch.before_block
+            assert not watch.at_node
+            assert not watch.before_block
+            assert not watch.changed
         for request in self.model.requests:
             assert not self.queue.cancel(request.name)
         if self.manager.cache:

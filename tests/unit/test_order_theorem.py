@@ -37,6 +37,8 @@ class Batch(NamedTuple):
 class PlainLongestPrefix(RankedOrder):
     """Longest cached prefix first; of those with as many tokens, the earliest."""
 
+    by_match = True
+
     def rank(self, waiting: Waiting) -> tuple[int, int]:
         return -waiting.matched_tokens, waiting.arrival
 

@@ -419,6 +419,7 @@ def test_blocks_that_go_again_before_the_leader_needs_them(prefix_cache: str) ->
     scene.add(a=[1, 2, 3, 4, 5])
     assert ["a"] == scene.admit_all()
     scene.cached([1, 2, 9])
+    assert scene.admit() is None  # the queue has seen it
     cache = scene.manager.cache
     assert cache
     scene.manager.pool.reclaim(cache.evict(3))
@@ -435,6 +436,7 @@ def test_a_reset_moves_leaders_and_those_who_wait() -> None:
     scene.add(a=[1, 2, 3, 4, 5])
     assert ["a"] == scene.admit_all()
     scene.cached([1, 2, 9])
+    assert scene.admit() is None  # the queue has seen it
     scene.add(b=[1, 2, 3, 4, 6], c=[7, 1], d=[1, 2, 9, 9])
     cache = scene.manager.cache
     assert cache
@@ -577,4 +579,6 @@ def test_queues_leave_nothing_behind_whatever_the_bound() -> None:
     assert scene.admit() is None
 
     for watch in (scene.queue._watch, scene.queue._leaders):
-        assert {} == watch.at_node == watch.before_block
+        assert not watch.at_node
+        assert not watch.before_block
+        assert not watch.changed

@@ -36,11 +36,11 @@ class Waiting:
         self.arrival = arrival
         """Its place in the order of arrival."""
         self.matched_tokens = 0
-        """Tokens of its prompt that are cached."""
+        """Tokens of its prompt that were cached when the queue looked last, if its order goes by that."""
         self.node: Any = None
-        """The cache's node where they end."""
+        """The cache's node where they ended."""
         self.missing: Any = None
-        """The name of the block that is missing first."""
+        """The name of the block that was missing first."""
         self.ordered = False
         """It is in the queue order now."""
         self.leader: Any = None
@@ -55,6 +55,9 @@ class Waiting:
 
 class QueueOrder(Protocol):
     """Which waiting request should go next. Told of every change, it works out nothing anew."""
+
+    by_match: bool
+    """It goes by `matched_tokens`; else nobody keeps those up to date, and `moved` is never called."""
 
     def add(self, waiting: Waiting) -> None:
         """Take a request in, new or taken out before."""
@@ -81,6 +84,8 @@ class RankedOrder(ABC):
 
     O(log requests) a call, amortized.
     """
+
+    by_match = False
 
     LEFT_BEHIND = 64
     """Dead entries that are not worth a rebuild."""

@@ -37,6 +37,8 @@ class DepthFirst:
     amortized.
     """
 
+    by_match = False
+
     LEFT_BEHIND = 64
     """Dead entries of a heap that are not worth a rebuild."""
 

@@ -12,6 +12,8 @@ class LongestPrefix(RankedOrder):
     its own match, so it gains nothing by coming later, and they gain that block.
     """
 
+    by_match = True
+
     def rank(self, waiting: Waiting) -> tuple[int, int, int]:
         """Cached tokens, most first; tokens; arrival."""
         return -waiting.matched_tokens, len(waiting.key), waiting.arrival

@@ -13,7 +13,7 @@ add ──> order ──pop──> shares a prefix that a running request comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from heapq import heappop, heappush
 from operator import index
 from typing import Any, Final, Generic, TypeVar
@@ -62,13 +62,17 @@ W = TypeVar("W", Waiting, _Leader)
 
 
 class _Watch(Generic[W]):
-    """Whose cached prefix becomes longer when a block is stored, and whose becomes shorter when a node is removed."""
+    """Whose cached prefix becomes longer when a block is stored, and whose becomes shorter when a node is removed.
 
-    __slots__ = ("at_node", "before_block")
+    They are noted only, and looked at once when somebody has to know, however often the cache changes until then.
+    """
+
+    __slots__ = ("at_node", "before_block", "changed")
 
     def __init__(self) -> None:
         self.at_node: dict[Any, dict[W, None]] = {}
         self.before_block: dict[Hashable, dict[W, None]] = {}
+        self.changed: dict[W, None] = {}
 
     def add(self, watcher: W, place: PrefixLocation[Any]) -> None:
         watcher.node, watcher.missing = place.node, place.missing
@@ -77,15 +81,36 @@ class _Watch(Generic[W]):
             self.before_block.setdefault(place.missing, {})[watcher] = None
 
     def discard(self, watcher: W) -> None:
+        self.changed.pop(watcher, None)
         for watched, watchers in ((watcher.node, self.at_node), (watcher.missing, self.before_block)):
             if others := watchers.get(watched):
                 others.pop(watcher, None)
                 if not others:
                     del watchers[watched]
 
-    def clear(self) -> None:
+    def stored(self, block: Hashable) -> None:
+        self.changed.update(self.before_block.pop(block, {}))
+
+    def removed(self, node: Any) -> None:
+        self.changed.update(self.at_node.pop(node, {}))
+
+    def cleared(self) -> None:
+        for watchers in self.at_node.values():
+            self.changed.update(watchers)
         self.at_node.clear()
         self.before_block.clear()
+
+    def take_changed(self) -> list[W]:
+        """Those to locate again; they are not watched any more."""
+        changed = list(self.changed)
+        for watcher in changed:
+            self.discard(watcher)
+        return changed
+
+    def __iter__(self) -> Iterator[W]:
+        yield from self.changed
+        for watchers in self.at_node.values():
+            yield from (watcher for watcher in watchers if watcher not in self.changed)
 
 
 class QueuedError(RadixKVError, ValueError):
@@ -95,7 +120,8 @@ class QueuedError(RadixKVError, ValueError):
 class WaitingQueue(Generic[R]):
     """Requests that wait for blocks, in an order that follows the cache.
 
-    The order is kept, not computed: the queue observes the cache and moves the requests whose cached prefix changed.
+    The order is kept, not computed: the queue observes the cache and moves the requests whose cached prefix changed
+    since the last admission.
     Looking never touches: nothing here counts a lookup or freshens a block until a request is admitted.
 
     Args:
@@ -134,7 +160,7 @@ class WaitingQueue(Generic[R]):
         self._skips = 0  # by how many later ones the oldest was passed over; no other was by more
         self._arrivals = 0
         self._put_back: dict[R, BlockTable] = {}  # the one put back last goes first
-        self._watch = _Watch[Waiting]()  # all that are in the order, or looked past
+        self._watch = _Watch[Waiting]()  # all that are in the order, or looked past, if the order goes by matches
         self._leaders = _Watch[_Leader]()  # running requests that have full blocks to compute
         if manager.cache:
             manager.cache.observe(self)
@@ -193,9 +219,10 @@ class WaitingQueue(Generic[R]):
 
         A request put back goes first, and nobody before it fits. Then the oldest, if it was passed over `max_skips`
         times. Else the first of the order that fits; up to `LOOK_PAST` that do not are looked past, and while those
-        behind them are tried, their cached prefixes are locked. O(log requests) and a `probe` for each it looks at.
+        behind them are tried, their cached prefixes are locked. O(log requests) and a few walks of the cache for each
+        it looks at, and for each whose cached prefix changed since the last call.
         """
-        self._dismiss_leaders()
+        self._settle()
         if self._put_back:
             return self._resume()
         if self._oldest is None:
@@ -214,29 +241,19 @@ class WaitingQueue(Generic[R]):
     # --- what the cache tells --------------------------------------------------------------------------------------
 
     def stored(self, block: Hashable) -> None:
-        """See `CacheObserver`. O(log requests) for each request whose match it makes longer."""
-        for waiting in self._watch.before_block.pop(block, ()):
-            self._relocate(waiting)
-        for leader in self._leaders.before_block.pop(block, ()):
-            self._lead(leader)
+        """See `CacheObserver`. O(requests whose match it makes longer), a dict entry each."""
+        self._watch.stored(block)
+        self._leaders.stored(block)
 
     def removed(self, node: Any) -> None:
-        """See `CacheObserver`. O(log requests) for each request whose match it makes shorter."""
-        for waiting in self._watch.at_node.pop(node, ()):
-            self._relocate(waiting)
-        for leader in self._leaders.at_node.pop(node, ()):
-            self._lead(leader)
+        """See `CacheObserver`. O(requests whose match it makes shorter), a dict entry each."""
+        self._watch.removed(node)
+        self._leaders.removed(node)
 
     def cleared(self) -> None:
-        """See `CacheObserver`. O(requests)."""
-        leaders = [leader for group in self._leaders.at_node.values() for leader in group]
-        self._watch.clear()
-        self._leaders.clear()
-        for waiting in self._waiting.values():
-            if waiting.leader is None:
-                self._relocate(waiting)
-        for leader in leaders:
-            self._lead(leader)
+        """See `CacheObserver`. O(requests), a dict entry each."""
+        self._watch.cleared()
+        self._leaders.cleared()
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -259,17 +276,17 @@ class WaitingQueue(Generic[R]):
         """Start the first of the order that fits; those that do not are left in `looked_past`, locked."""
         while len(looked_past) < LOOK_PAST and (waiting := self._order.pop()) is not None:
             waiting.ordered = False
-            if self._follow(waiting):
+            cache = self._manager.cache
+            # Where a watched node was split, `waiting.node` may go on far behind the match: it is not what to lock.
+            place = cache.locate(waiting.key, waiting.namespace) if cache else None
+            if place and self._follow(waiting, place):
                 continue
             if admitted := self._start(waiting):
                 self._order.started(waiting)
                 return admitted
-            node = None
-            if cache := self._manager.cache:
-                # Not `waiting.node`: that may go on far behind the match where the edge was split since.
-                node = cache.locate(waiting.key, waiting.namespace).node
-                cache.lock(node)
-            looked_past.append((waiting, node))
+            if cache and place:
+                cache.lock(place.node)
+            looked_past.append((waiting, place.node if place else None))
         return None
 
     def _start(self, waiting: Waiting) -> tuple[R, BlockTable] | None:
@@ -305,18 +322,24 @@ class WaitingQueue(Generic[R]):
         waiting.ordered = True
         self._order.add(waiting)
 
+    def _settle(self) -> None:
+        """Put right whatever the cache or the end of a running request changed since the last time."""
+        for waiting in self._watch.take_changed():
+            self._locate(waiting)
+            self._order.moved(waiting)
+        for leader in [leader for leader in self._leaders if leader.table.state != "running"]:
+            self._leaders.discard(leader)
+            for _, _, waiting in leader.followers:
+                self._unfollow(leader, waiting)
+        for leader in self._leaders.take_changed():
+            self._lead(leader)
+
     def _locate(self, waiting: Waiting) -> None:
         """Note how much of the prompt is cached, and hear from now on of what changes that."""
-        if self._manager.cache:
+        if self._manager.cache and self._order.by_match:
             place = self._manager.cache.locate(waiting.key, waiting.namespace)
             waiting.matched_tokens = place.matched_tokens
             self._watch.add(waiting, place)
-
-    def _relocate(self, waiting: Waiting) -> None:
-        self._watch.discard(waiting)
-        self._locate(waiting)
-        if waiting.ordered:
-            self._order.moved(waiting)
 
     def _start_leading(self, table: BlockTable) -> None:
         if self._manager.cache:
@@ -324,7 +347,6 @@ class WaitingQueue(Generic[R]):
 
     def _lead(self, leader: _Leader) -> None:
         """Note what a running request computes next, and let those go on for whom too little of it is left."""
-        self._leaders.discard(leader)
         cache = self._manager.cache
         place = cache.locate(leader.key, leader.table.namespace) if cache else None
         done = leader.tokens
@@ -335,15 +357,15 @@ class WaitingQueue(Generic[R]):
         while followers and (followers[0][2].leader is not leader or followers[0][0] < done + SHARE_TOKENS):
             self._unfollow(leader, heappop(followers)[2])
 
-    def _follow(self, waiting: Waiting) -> bool:
+    def _follow(self, waiting: Waiting, place: PrefixLocation[Any]) -> bool:
         """Whether a running request computes enough of what this one misses; then it waits for that one."""
-        leaders = self._leaders.before_block.get(waiting.missing)
+        leaders = self._leaders.before_block.get(place.missing)
         if not leaders:
             return False
         shared, leader = max(
             ((self._shared(waiting, leader), leader) for leader in leaders), key=lambda found: found[0]
         )
-        if shared < waiting.matched_tokens + SHARE_TOKENS:
+        if shared < place.matched_tokens + SHARE_TOKENS:
             return False
         self._watch.discard(waiting)
         waiting.leader = leader
@@ -360,12 +382,3 @@ class WaitingQueue(Generic[R]):
             waiting.leader = None
             self._locate(waiting)
             self._enter(waiting)
-
-    def _dismiss_leaders(self) -> None:
-        """Let go of those who follow a request that does not run any more. O(running requests)."""
-        leaders = [leader for group in self._leaders.at_node.values() for leader in group]
-        for leader in leaders:
-            if leader.table.state != "running":
-                self._leaders.discard(leader)
-                for _, _, waiting in leader.followers:
-                    self._unfollow(leader, waiting)

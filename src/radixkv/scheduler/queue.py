@@ -146,7 +146,7 @@ class WaitingQueue(Generic[R]):
     ('cached', 4)
     """
 
-    def __init__(self, manager: BlockManager, *, order: str = "lpm", max_skips: int = 64) -> None:
+    def __init__(self, manager: BlockManager, *, order: str = "lpm", max_skips: int = 256) -> None:
         try:
             make_order = ORDERS[order]
         except (KeyError, TypeError):

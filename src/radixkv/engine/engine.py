@@ -68,7 +68,6 @@ class Engine:
         self.max_prompt_tokens = min(model.max_context - 1, num_blocks * config.block_size)
         """Longest prompt that `submit` takes."""
         self._steps = Steps(ModelRunner(model.model, store), manager, config, clock)
-        self._snapshot = self._steps.snapshot()
         self._clock = clock
         self._numbers = count(1)
         self._wake = threading.Condition()  # guards all below
@@ -154,8 +153,8 @@ class Engine:
         self._command(lambda: self._steps.end(request, "cancelled"))
 
     def snapshot(self) -> EngineSnapshot:
-        """Counters and gauges after the last step. O(1), and never waits for a step."""
-        return self._snapshot
+        """Counters and gauges after the last step, with the ends that its outputs tell of. O(1); waits for nothing."""
+        return self._steps.latest
 
     def call(self, function: Callable[[BlockManager], T]) -> Future[T]:
         """Run a function on the block manager between two steps, in the engine's thread.
@@ -215,7 +214,6 @@ class Engine:
             while self._obey():
                 if self._steps.busy:
                     self._steps.step()
-                self._snapshot = self._steps.snapshot()
         except Exception as failure:  # noqa: BLE001  # it is logged, and told to all owners
             _log.exception("the engine's thread failed: it takes no more requests")
             reason, error = "error", f"{type(failure).__name__}: {failure}"
@@ -242,7 +240,6 @@ class Engine:
         for command in commands:
             command()
         self._steps.end_all(reason, error)
-        self._snapshot = self._steps.snapshot()
 
     def _command(self, command: Callable[[], None]) -> bool:
         """Leave a command to the thread; False if there is none to obey it."""

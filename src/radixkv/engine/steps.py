@@ -71,6 +71,8 @@ class Steps:
         self._running: dict[Request, None] = {}  # in order of admission
         self._batch: list[Request] = []  # what the step at work computes
         self._meter = _Meter()
+        self.latest = self._look()
+        """How things stood before the last outputs were handed out, or since. Any thread may read it."""
 
     @property
     def waiting(self) -> int:
@@ -95,7 +97,9 @@ class Steps:
         """End a request at once, wherever it is: its blocks are free or the cache's. Nothing if it has ended."""
         if request.finish_reason is None:
             self._release(request)
-            self._deliver(request, request.end(reason, self._clock(), error))
+            output = request.end(reason, self._clock(), error)
+            self.latest = self._look()
+            self._deliver(output)
 
     def end_all(self, reason: FinishReason, error: str | None = None) -> None:
         """End every request."""
@@ -116,9 +120,9 @@ class Steps:
                 self.end(request, "error", _said(error))
         self._meter.steps += 1
         self._meter.step_seconds += time.perf_counter() - started
+        self.latest = self._look()
 
-    def snapshot(self) -> EngineSnapshot:
-        """Counters and gauges as of now. O(1)."""
+    def _look(self) -> EngineSnapshot:
         manager, meter = self.manager, self._meter
         cache: PrefixCache[Any] | None = manager.cache
         return EngineSnapshot(
@@ -238,12 +242,16 @@ class Steps:
             return
         choices = sample(logits, [request.sampler for request in requests])
         now = self._clock()
-        for request, (token, logprobs) in zip(requests, choices, strict=True):
-            self._meter.output_tokens += 1
-            output = request.take(token, logprobs, now)
+        outputs = [
+            request.take(token, logprobs, now) for request, (token, logprobs) in zip(requests, choices, strict=True)
+        ]
+        for output in outputs:
             if output.finish_reason is not None:
-                self._release(request)
-            self._deliver(request, output)
+                self._release(output.request)
+        self._meter.output_tokens += len(outputs)
+        self.latest = self._look()  # whoever hears of an end finds the blocks returned
+        for output in outputs:
+            self._deliver(output)
 
     def _release(self, request: Request) -> None:
         """Take a request out of the queue or the running ones."""
@@ -257,7 +265,8 @@ class Steps:
         except Exception:  # noqa: BLE001  # one request must not end the others
             _log.exception("the blocks of %r are lost", request)
 
-    def _deliver(self, request: Request, output: Output) -> None:
+    def _deliver(self, output: Output) -> None:
+        request = output.request
         try:
             request.deliver(output)
         except Exception:  # noqa: BLE001  # as above

@@ -108,19 +108,11 @@ class PagedBatch:
 
     def _attend_group(self, group: DecodeGroup, layer: int, query: torch.Tensor, scaling: float | None) -> torch.Tensor:
         rows = group.stop - group.start
-        heads, _, dim = query.shape
         key = self.store.keys[layer].index_select(0, group.blocks)
         value = self.store.values[layer].index_select(0, group.blocks)
-        kv_heads = key.shape[2]
-        # the heads that share a K/V head stand in the place of query tokens: nothing is repeated
-        out = scaled_dot_product_attention(
-            query[:, group.start : group.stop].transpose(0, 1).reshape(rows, kv_heads, heads // kv_heads, dim),
-            key.view(rows, -1, kv_heads, dim).transpose(1, 2),
-            value.view(rows, -1, kv_heads, value.shape[-1]).transpose(1, 2),
-            attn_mask=group.mask,
-            scale=scaling,
-        )
-        return out.reshape(rows, heads, -1)
+        # [rows * pages, block_size, ...] is [rows, pages * block_size, ...], without a copy
+        key, value = (pages.view(rows, -1, *pages.shape[2:]) for pages in (key, value))
+        return _attend_single_tokens(query[:, group.start : group.stop], key, value, group.mask, scaling)
 
     def _attend_chunk(self, chunk: Chunk, layer: int, query: torch.Tensor, scaling: float | None) -> torch.Tensor:
         length, tokens = chunk.length, chunk.stop - chunk.start
@@ -130,19 +122,40 @@ class PagedBatch:
         else:
             key = self.store.keys[layer].index_select(0, chunk.blocks).flatten(0, 1)[:length]
             value = self.store.values[layer].index_select(0, chunk.blocks).flatten(0, 1)[:length]
-        heads, _, dim = query.shape
+        query = query[:, chunk.start : chunk.stop]
+        if tokens == 1:
+            return _attend_single_tokens(query, key.unsqueeze(0), value.unsqueeze(0), None, scaling)
         kv_heads = key.shape[1]
-        shared = heads // kv_heads
+        shared = query.shape[0] // kv_heads
         # [kv_heads, shared, tokens, dim]: K and V of a head are seen by all that share it, through a stride of zero
         out = scaled_dot_product_attention(
-            query[:, chunk.start : chunk.stop].reshape(kv_heads, shared, tokens, dim),
+            query.reshape(kv_heads, shared, tokens, -1),
             key.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
             value.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
             attn_mask=chunk.mask,
-            is_causal=chunk.mask is None and tokens > 1,
+            is_causal=chunk.mask is None,
             scale=scaling,
         )
         return out.flatten(0, 1).transpose(0, 1)
+
+
+def _attend_single_tokens(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
+) -> torch.Tensor:
+    """One new token a request: `[heads, requests, dim]` over `[requests, length, kv_heads, dim]`.
+
+    The heads that share a K/V head stand in the place of query tokens: no K or V is repeated.
+    """
+    heads, requests, dim = query.shape
+    kv_heads = key.shape[2]
+    out = scaled_dot_product_attention(
+        query.transpose(0, 1).reshape(requests, kv_heads, heads // kv_heads, dim),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        attn_mask=mask,
+        scale=scaling,
+    )
+    return out.flatten(1, 2)
 
 
 def paged_attention(  # noqa: PLR0913, PLR0917  # transformers calls it so

@@ -167,7 +167,9 @@ class Engine:
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                future.set_result(function(self._steps.manager))
+                result = function(self._steps.manager)
+                self._steps.refresh()
+                future.set_result(result)
             except BaseException as error:  # noqa: BLE001  # it is the caller's, as it would be without a thread
                 future.set_exception(error)
 

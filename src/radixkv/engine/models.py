@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +20,7 @@ from radixkv.engine.probe import check_config, context_length, probe
 DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 """What `dtype=` takes, besides "auto"."""
 
-_log = logging.getLogger(__name__)
+_FEW_ROWS: Final = 64  # beyond them, the usual side is as fast
 
 
 @dataclass(frozen=True)
@@ -116,6 +115,7 @@ def adopt_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     register_attention()
     model.eval().requires_grad_(False)
     layers = probe(model, name)
+    _hasten_head(model)
     embeddings = model.get_input_embeddings().weight
     gc.collect()
     return LoadedModel(
@@ -129,6 +129,23 @@ def adopt_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
         dtype=embeddings.dtype,
         device=embeddings.device,
     )
+
+
+def _hasten_head(model: Any) -> None:
+    """On a CPU, compute the logits of a few tokens from the other side, as weight times hidden states.
+
+    BLAS takes half the time for it, for 2 to 8 tokens, with the vocabulary as rows and not as columns.
+    """
+    head = model.get_output_embeddings()
+    if type(head) is torch.nn.Linear and head.bias is None and head.weight.device.type == "cpu":
+
+        def forward(hidden: torch.Tensor) -> torch.Tensor:
+            rows = hidden.flatten(0, -2)
+            if not 1 < len(rows) <= _FEW_ROWS:
+                return torch.nn.functional.linear(hidden, head.weight)
+            return (head.weight @ rows.T).T.unflatten(0, hidden.shape[:-1])
+
+        head.forward = forward
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

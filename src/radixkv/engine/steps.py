@@ -120,6 +120,10 @@ class Steps:
                 self.end(request, "error", _said(error))
         self._meter.steps += 1
         self._meter.step_seconds += time.perf_counter() - started
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Bring `latest` up to date, after somebody used the manager. O(1)."""
         self.latest = self._look()
 
     def _look(self) -> EngineSnapshot:

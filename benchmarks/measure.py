@@ -107,7 +107,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def number(value: float) -> str:
     """Three significant digits without an exponent."""
-    if value >= 100:
+    if value >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 

@@ -40,7 +40,7 @@ class Size:
     @classmethod
     def quick(cls) -> "Size":
         """A smoke run."""
-        return cls(requests=400, long_rounds=3, evict_rounds=4)
+        return cls(requests=300, long_rounds=2, evict_rounds=2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ LAYERS = (
     ("cache",),
     ("radix_cache", "hash_cache"),
     ("manager",),
+    ("scheduler",),
     ("__init__",),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
@@ -27,8 +28,8 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Named for annotations alone, under `if TYPE_CHECKING`: (importer, imported).
 TYPES_ONLY = {("drawing", "tree")}
 
-# Inside a folder of interchangeable implementations: base <- each of them <- the table.
-FOLDER_RANK = {"base": 0, "__init__": 2}
+# Inside a folder of interchangeable implementations: base <- each of them <- what chooses among them <- the package.
+FOLDER_RANK = {"base": 0, "queue": 2, "__init__": 3}
 IMPLEMENTATION = 1
 
 

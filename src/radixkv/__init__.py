@@ -3,7 +3,7 @@
 The core imports the standard library alone.
 """
 
-from radixkv.cache import PrefixCache
+from radixkv.cache import CacheObserver, PrefixCache
 from radixkv.errors import (
     BlockCountError,
     BlockIdError,
@@ -12,6 +12,7 @@ from radixkv.errors import (
     InvariantError,
     LockError,
     NamespaceError,
+    NodeError,
     OutOfBlocksError,
     RadixKVError,
     SizeError,
@@ -27,7 +28,7 @@ from radixkv.manager import BlockManager, BlockTable
 from radixkv.pool import BlockPool
 from radixkv.radix_cache import RadixCache
 from radixkv.tree import RadixTree
-from radixkv.types import Inserted, ManagerStats, PrefixMatch, PrefixProbe, PrefixStats
+from radixkv.types import Inserted, ManagerStats, PrefixLocation, PrefixMatch, PrefixProbe, PrefixStats
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ __all__ = [
     "BlockPool",
     "BlockTable",
     "BlockTableError",
+    "CacheObserver",
     "EvictionPolicy",
     "HashCache",
     "Inserted",
@@ -47,8 +49,10 @@ __all__ = [
     "LockError",
     "ManagerStats",
     "NamespaceError",
+    "NodeError",
     "OutOfBlocksError",
     "PrefixCache",
+    "PrefixLocation",
     "PrefixMatch",
     "PrefixProbe",
     "PrefixStats",

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from radixkv.keys import Tokens
-from radixkv.types import Inserted, PrefixMatch, PrefixProbe, PrefixStats
+from radixkv.types import Inserted, PrefixLocation, PrefixMatch, PrefixProbe, PrefixStats
 
 N = TypeVar("N")
+
+
+class CacheObserver(Protocol):
+    """Hears what changes in a cache, as it happens. It may look at the cache, and must neither change it nor raise."""
+
+    def stored(self, block: Hashable) -> None:
+        """A block was cached, and maybe others behind it. `block` is its name, as in `PrefixLocation.missing`."""
+
+    def removed(self, node: Any) -> None:
+        """A node was evicted, with all its blocks; its handle is stale."""
+
+    def cleared(self) -> None:
+        """The cache was reset: every handle but the root's is stale."""
 
 
 class PrefixCache(Protocol[N]):
@@ -65,6 +78,12 @@ class PrefixCache(Protocol[N]):
 
     def probe(self, tokens: Tokens, namespace: str | None = None) -> PrefixProbe:
         """As `match_length`, with how many evictable blocks a lock of the match would take."""
+
+    def locate(self, tokens: Tokens, namespace: str | None = None) -> PrefixLocation[N]:
+        """As `match_length`, with what to watch for: for who keeps many prompts in order of their cached prefix."""
+
+    def observe(self, observer: CacheObserver) -> None:
+        """Tell `observer` from now on what is stored and removed. A cache without observers pays nothing for them."""
 
     def insert(
         self, tokens: Tokens, blocks: Iterable[int], namespace: str | None = None, *, priority: int = 0

@@ -62,6 +62,10 @@ class UnknownNameError(RadixKVError, ValueError):
         self.kind, self.name, self.known = kind, name, known
 
 
+class NodeError(RadixKVError, ValueError):
+    """A change of a tree's structure that would break it."""
+
+
 class StaleNodeError(RadixKVError):
     """A handle whose node was evicted or reset away."""
 

@@ -10,16 +10,24 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from itertools import compress
-from operator import index, ne
+from operator import index
 from secrets import token_bytes
 
-from radixkv.cache import PrefixCache
+from radixkv.cache import CacheObserver, PrefixCache
 from radixkv.counters import CacheCounters
 from radixkv.errors import BlockCountError, InvariantError, LockError, StaleNodeError
 from radixkv.eviction import make_policy
-from radixkv.keys import DIGEST_BYTES, TokenKey, Tokens, block_hashes, block_ids, check_namespace, check_size
-from radixkv.types import Inserted, PrefixMatch, PrefixProbe, PrefixStats
+from radixkv.keys import (
+    DIGEST_BYTES,
+    TokenKey,
+    Tokens,
+    block_hashes,
+    block_ids,
+    check_namespace,
+    check_size,
+    differing_ids,
+)
+from radixkv.types import Inserted, PrefixLocation, PrefixMatch, PrefixProbe, PrefixStats
 
 
 class HashBlock:
@@ -83,6 +91,7 @@ class HashCache(PrefixCache[HashBlock]):
         check_size("bytes of the secret", len(secret), 1)
         self._secret = blake2b(secret).digest()  # a key has at most 64 bytes
         self._counters = CacheCounters()
+        self._observers: list[CacheObserver] = []
         self._clock = 0
         self._blocks: dict[bytes, HashBlock] = {}
         self._locked_blocks = 0
@@ -138,6 +147,18 @@ class HashCache(PrefixCache[HashBlock]):
         path = self._walk(self._names(key, namespace, self._searched(key)))
         return PrefixProbe(len(path) * self._block_size, sum(not step.locks for step in path))
 
+    def locate(self, tokens: Tokens, namespace: str | None = None) -> PrefixLocation[HashBlock]:
+        """See `PrefixCache`. O(tokens) for a new key's hashes, then O(matched blocks)."""
+        key = TokenKey.of(tokens)
+        names = self._names(key, namespace, self._searched(key))
+        path = self._walk(names)
+        missing = names[len(path)] if len(path) < len(names) else None
+        return PrefixLocation(len(path) * self._block_size, path[-1] if path else self._root, missing)
+
+    def observe(self, observer: CacheObserver) -> None:
+        """See `PrefixCache`."""
+        self._observers.append(observer)
+
     def insert(
         self, tokens: Tokens, blocks: Iterable[int], namespace: str | None = None, *, priority: int = 0
     ) -> Inserted[HashBlock]:
@@ -151,8 +172,7 @@ class HashCache(PrefixCache[HashBlock]):
         names = self._names(key, namespace, count)
         path = self._walk(names)
         self._use(path, priority)
-        given = ids[: len(path)]
-        duplicates = array("I", compress(given, map(ne, given, [step.block for step in path])))
+        duplicates = differing_ids(ids[: len(path)], array("I", [step.block for step in path]))
         node = path[-1] if path else self._root
         new_blocks = count - len(path)
         if new_blocks:
@@ -165,6 +185,8 @@ class HashCache(PrefixCache[HashBlock]):
                 self._policy.inserted(node, priority)
             self._policy.evictable(node)
             self._counters.inserted_blocks += new_blocks
+            for observer in self._observers:
+                observer.stored(names[len(path)])
         return Inserted(new_blocks, duplicates, node)
 
     def lock(self, node: HashBlock) -> None:
@@ -187,7 +209,9 @@ class HashCache(PrefixCache[HashBlock]):
             return
         if not node.pins:
             below = ", only blocks after it are" if node.locks else ""
-            raise LockError(f"the block is not locked{below}", locked_blocks=self._locked_blocks)
+            raise LockError(
+                f"the block is not locked{below}; {self._locked_blocks} blocks are", locked_blocks=self._locked_blocks
+            )
         node.pins -= 1
         for step in self._up(node):
             step.locks -= 1
@@ -213,6 +237,8 @@ class HashCache(PrefixCache[HashBlock]):
                 self._policy.evictable(parent)
             self._counters.ghost(node.name)
             out.append(node.block)
+            for observer in self._observers:
+                observer.removed(node)
         self._counters.evicted_blocks += len(out)
         return out
 
@@ -230,6 +256,8 @@ class HashCache(PrefixCache[HashBlock]):
         self._policy = make_policy(self._eviction)
         self._counters = CacheCounters()
         self._clock = 0
+        for observer in self._observers:
+            observer.cleared()
         return out
 
     def path_blocks(self, node: HashBlock) -> array[int]:

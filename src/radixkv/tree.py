@@ -17,7 +17,7 @@ from typing import Generic, TypeAlias, TypeVar
 from zlib import crc32
 
 from radixkv.drawing import draw
-from radixkv.errors import BlockCountError, InvariantError, LockError, StaleNodeError
+from radixkv.errors import BlockCountError, InvariantError, LockError, NodeError, StaleNodeError
 from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, check_namespace, check_size
 
 T = TypeVar("T")
@@ -180,7 +180,14 @@ class RadixTree(Generic[T]):
 
         `node` goes on ending where it ended, with the locks it had; the new upper half takes the lock count and the
         last use along. O(label).
+
+        Raises:
+            StaleNodeError, LockError: as `check_node`.
+            NodeError: `at` is no whole number of blocks inside the label.
         """
+        self.check_node(node)
+        if at % self.stride or not 0 < at < len(node.label):
+            raise NodeError(f"a label of {len(node.label)} bytes, {self.stride} a block, cannot be split at {at}")
         parent, count = parent_of(node), at // self.stride
         upper = Node(self, parent, node.edge, node.label[:at], node.blocks[:count])
         upper.locks = node.locks
@@ -195,17 +202,38 @@ class RadixTree(Generic[T]):
         return upper
 
     def attach(self, parent: Node[T], label: bytes, blocks: MutableSequence[T], namespace: str | None) -> Node[T]:
-        """Hang a new leaf with `label`, a whole number of blocks, under `parent`, and return it. O(1)."""
+        """Hang a new leaf with `label`, a whole number of blocks, under `parent`, and return it. O(1).
+
+        `namespace` counts under the root only: below, it is the parent's.
+
+        Raises:
+            StaleNodeError, LockError: as `check_node`.
+            BlockCountError: not one value for every block of the label, or an empty label.
+            NodeError: a child of `parent` begins with the same block.
+        """
+        self.check_node(parent)
+        if not 0 < len(label) == len(blocks) * self.stride:
+            raise BlockCountError(expected=max(len(label) // self.stride, 1), given=len(blocks))
         first = label[: self.stride]
         edge = first if namespace is None or parent is not self.root else (namespace, first)
+        if edge in parent.children:
+            raise NodeError("a child of the node begins with the same block: walk there")
         leaf = parent.children[edge] = Node(self, parent, edge, label, blocks)
         self.num_nodes += 1
         self.num_blocks += len(blocks)
         return leaf
 
     def prune(self, leaf: Node[T]) -> Node[T]:
-        """Take an unlocked leaf out of the tree and return the parent it had. Its handle is stale from now on. O(1)."""
-        parent = parent_of(leaf)
+        """Take an unlocked leaf out of the tree and return the parent it had. Its handle is stale from now on. O(1).
+
+        Raises:
+            StaleNodeError, LockError: as `check_node`.
+            NodeError: it is locked, or no leaf, or the root.
+        """
+        self.check_node(leaf)
+        parent = leaf.parent
+        if parent is None or leaf.children or leaf.locks:
+            raise NodeError(f"not an unlocked leaf: {len(leaf.children)} children, {leaf.locks} locks")
         del parent.children[leaf.edge]
         leaf.tree = leaf.parent = None
         self.num_nodes -= 1
@@ -266,7 +294,8 @@ class RadixTree(Generic[T]):
         Raises:
             StaleNodeError, LockError: as `check_node`; nothing changed.
         """
-        self.check_node(node)
+        if node.tree is not self:
+            self.check_node(node)
         if node is self.root:
             return
         node.pins += 1
@@ -282,12 +311,15 @@ class RadixTree(Generic[T]):
         Raises:
             StaleNodeError, LockError: as `check_node`, or the node itself is not locked; nothing changed.
         """
-        self.check_node(node)
+        if node.tree is not self:
+            self.check_node(node)
         if node is self.root:
             return
         if not node.pins:
             below = ", only nodes below it are" if node.locks else ""
-            raise LockError(f"the node is not locked{below}", locked_blocks=self.locked_blocks)
+            raise LockError(
+                f"the node is not locked{below}; {self.locked_blocks} blocks are", locked_blocks=self.locked_blocks
+            )
         node.pins -= 1
         while (parent := node.parent) is not None:
             node.locks -= 1

@@ -6,6 +6,7 @@ Block ids travel as `array('I')`: appended with one `memcpy`, and read by numpy 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -45,6 +46,20 @@ class PrefixProbe(NamedTuple):
     """The same as `PrefixMatch.matched_tokens`."""
     unlocked_blocks: int
     """How many of the matched blocks no lock holds now: those that a lock would take from the evictable ones."""
+
+
+class PrefixLocation(NamedTuple, Generic[N]):
+    """Where the cached prefix of a prompt ends, and what would have to change for it to be longer or shorter.
+
+    It stays right until `CacheObserver` hears that `node` was removed or that `missing` was stored.
+    """
+
+    matched_tokens: int
+    """The same as `PrefixMatch.matched_tokens`."""
+    node: N
+    """The node that holds the last matched block; in the radix cache it may go on behind the match. Else the root."""
+    missing: Hashable
+    """The name of the first block that is not cached; None where all that a match may cover is."""
 
 
 @dataclass(frozen=True, slots=True)

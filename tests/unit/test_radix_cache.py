@@ -5,9 +5,11 @@ from array import array
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from radixkv import BlockCountError, LockError, PrefixStats, RadixCache, StaleNodeError
+from radixkv import BlockCountError, BlockIdError, LockError, PrefixStats, RadixCache, StaleNodeError
 
 
 def ids(given: Any) -> list[int]:
@@ -98,9 +100,10 @@ def test_eviction_frees_the_least_recently_used_first() -> None:
 
 
 def test_blocks_are_conserved_and_locked_prefixes_stay() -> None:
-    """3,000 seeded serving steps over 64 ids: none is lost or doubled, locked ones stay, and all come back at the end."""
+    """3,000 seeded serving steps over 64 ids: none is lost, locked ones stay, all come back at the end."""
     random, cache = Random(2024), RadixCache(block_size=2)
-    free, running = list(range(64)), []
+    free = list(range(64))
+    running: list[tuple[list[int], Any, list[int], list[int]]] = []
     for _ in range(3000):
         tokens = [random.randrange(3) for _ in range(random.randrange(1, 16))]
         if len(running) < 4 and random.random() < 0.6:
@@ -199,9 +202,7 @@ def test_a_ghost_is_the_first_block_of_what_was_evicted() -> None:
     cache.insert([1, 2, 3, 4], [10, 11, 12, 13])
     cache.match_prefix([1, 2, 9])
     cache.evict(1)
-    assert PrefixStats(
-        lookups=1, query_tokens=3, hit_tokens=2, inserted_blocks=4, evicted_blocks=2
-    ) == cache.stats  # fmt: skip
+    assert PrefixStats(lookups=1, query_tokens=3, hit_tokens=2, inserted_blocks=4, evicted_blocks=2) == cache.stats
     cache.match_prefix([1, 2, 3, 4, 5])
     cache.match_prefix([1, 2, 5, 5])
     cache.match_prefix([3, 5])
@@ -212,25 +213,26 @@ def test_a_ghost_is_the_first_block_of_what_was_evicted() -> None:
 
 @pytest.mark.parametrize("policy", ["fifo", "lfu", "lru", "mru", "priority", "slru"])
 def test_memory_does_not_grow_without_evictions(policy: str) -> None:
-    """After ten thousand more matches, locks and unlocks nothing is larger than after the first thousand."""
+    """After thousands of matches, locks and unlocks nothing is larger than after the first."""
     cache = RadixCache(block_size=1, eviction=policy)
     prompts = [[branch, leaf, 0] for branch in range(4) for leaf in range(8)]
-    for number, prompt in enumerate(prompts):
-        cache.insert(prompt[:2], [1000 + prompt[0], number])
+    nodes = [cache.insert(prompt[:2], [1000 + prompt[0], number]).node for number, prompt in enumerate(prompts)]
 
     def serve(rounds: int) -> None:
         for _ in range(rounds):
             for prompt in prompts:
-                node = cache.match_prefix(prompt).node
-                cache.lock(node)
-                cache.unlock(node)
+                with cache.pinned(cache.match_prefix(prompt).node):
+                    pass
+            for node in nodes:  # long after their use
+                with cache.pinned(node):
+                    pass
 
     serve(30)
     tracemalloc.start()
     try:
         serve(5)
         before = tracemalloc.get_traced_memory()[0]
-        serve(300)
+        serve(100)
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -278,3 +280,40 @@ def test_locks_of_one_node_do_not_leak_to_its_sibling() -> None:
     with pytest.raises(LockError):
         cache.unlock(right)
     assert [13, 10, 11] == ids(cache.evict(99))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "index", "value"),
+    [
+        ([0, True], 1, True),
+        ([0, 1.0], 1, 1.0),
+        ([-1, 0], 0, -1),
+        ([0, 2**32], 1, 2**32),
+        (None, None, None),
+        (7, None, 7),
+    ],
+)
+def test_what_is_no_run_of_block_ids_is_refused(blocks: Any, index: int | None, value: object) -> None:
+    """A bool, a float, an id out of range and what is no run at all; nothing changed."""
+    cache = RadixCache(1)
+    with pytest.raises(BlockIdError) as caught:
+        cache.insert([1, 2], blocks)
+
+    assert (index, value) == (caught.value.index, caught.value.value)
+    assert 0 == cache.cached_blocks
+
+
+def test_a_block_id_in_an_array_without_dimensions_is_refused() -> None:
+    """numpy's scalar array has a list form that is none."""
+    scalar: Any = np.array(7)
+    with pytest.raises(BlockIdError):
+        RadixCache(1).insert([1], scalar)
+
+
+@pytest.mark.parametrize("ids", [np.array([5, 6], dtype=np.int64), torch.tensor([5, 6]), (5, 6), range(5, 7)])
+def test_block_ids_come_in_any_integer_form(ids: Any) -> None:
+    """numpy and torch too."""
+    cache = RadixCache(1)
+    cache.insert([1, 2], ids)
+
+    assert [5, 6] == list(cache.match_prefix([1, 2, 3]).blocks)

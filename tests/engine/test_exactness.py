@@ -90,7 +90,7 @@ def test_preempted_and_resumed(tiny: LoadedModel, reference: Reference, cache: s
     stats = harness.manager.stats
 
     check(reference, harness.runs.values())
-    assert stats.preempted > 10
+    assert stats.preempted >= 5
     assert stats.preempted == stats.resumed
     assert (stats.prefix.evicted_blocks > 10) == (cache != "none")
 

@@ -62,7 +62,6 @@ SERVED: dict[str, dict[str, Any]] = {
     "Phi3": {"sliding_window": None},
     "Qwen2": {},
     "Qwen3": {"head_dim": 16},
-    "StableLm": {},
     "Starcoder2": {"sliding_window": None},
 }
 
@@ -86,6 +85,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Mamba": ({"state_size": 4}, "running state"),
     "Mistral": ({"sliding_window": 16}, "every layer attends within a sliding window of 16 tokens"),
     "Qwen3Next": ({"head_dim": 16}, "running state"),
+    "StableLm": ({}, "does not hand the arguments"),
     "GptOss": ({"head_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1}, "sliding window"),
 }
 
@@ -113,13 +113,8 @@ def test_a_window_as_long_as_the_context_is_none() -> None:
 def test_what_is_known_of_the_tiny_model() -> None:
     model = adopt_model(tiny_model(), tiny_tokenizer(), "tiny")
 
-    assert (2, 2, 8, 256, {END}) == (
-        model.num_layers,
-        model.kv_heads,
-        model.head_dim,
-        model.max_context,
-        model.eos_token_ids,
-    )
+    assert (2, 2, 8, 256) == (model.num_layers, model.kv_heads, model.head_dim, model.max_context)
+    assert frozenset({END}) == model.eos_token_ids
     assert {256} <= model.special_token_ids
     assert "" == adopt_model(tiny_model(), None, "tiny").decode([65])
 
@@ -153,8 +148,12 @@ def test_attention_that_is_not_this_one_is_refused(asked: dict[str, Any], reason
         paged_attention(module, tensor, tensor, tensor, None, radixkv_batch=None, **asked)
     with pytest.raises(UnsupportedModelError, match="mask"):
         paged_attention(module, tensor, tensor, tensor, tensor)
-    with pytest.raises(UnsupportedModelError, match="which layer"):
+    with pytest.raises(UnsupportedModelError, match="hand the arguments"):
         paged_attention(module, tensor, tensor, tensor, None)
+    batch: Any = object()
+    del module.layer_idx
+    with pytest.raises(UnsupportedModelError, match="which layer"):
+        paged_attention(module, tensor, tensor, tensor, None, radixkv_batch=batch)
 
 
 def test_load_model(tmp_path: Path) -> None:

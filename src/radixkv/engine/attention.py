@@ -192,10 +192,17 @@ def paged_attention(  # noqa: PLR0913, PLR0917  # transformers calls it so
     if arguments.get("is_causal") is False or not getattr(module, "is_causal", True):
         asked.append("attention to later tokens")
     layer = getattr(module, "layer_idx", None)
-    if asked or radixkv_batch is None or not isinstance(layer, int):
-        reason = f"its attention wants {', '.join(asked)}" if asked else "its code does not say which layer attends"
-        raise UnsupportedModelError(model=type(module).__name__, reason=reason)
+    if asked:
+        raise _unsupported(module, f"its attention wants {', '.join(asked)}")
+    if radixkv_batch is None:
+        raise _unsupported(module, "its code does not hand the arguments of the forward call on to the attention")
+    if not isinstance(layer, int):
+        raise _unsupported(module, "its code does not say which layer attends")
     return radixkv_batch.attend(layer, query[0], key[0], value[0], scaling).unsqueeze(0), None
+
+
+def _unsupported(module: torch.nn.Module, reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(model=type(module).__name__, reason=reason)
 
 
 def register_attention() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from radixkv.engine.attention import register_attention
 from radixkv.engine.default_model import DEFAULT_MODEL, default_model_folder
-from radixkv.engine.errors import ModelFilesError, ParameterError
+from radixkv.engine.errors import ModelFilesError, ParameterError, UnsupportedModelError
 from radixkv.engine.kv_store import LayerShape
 from radixkv.engine.probe import check_config, context_length, probe
 
@@ -100,7 +100,9 @@ def load_model(name_or_path: str = DEFAULT_MODEL, *, dtype: str = "auto", device
         check_config(config, name)
         tokenizer = AutoTokenizer.from_pretrained(source, **files)
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=kind, **files)
-    except (OSError, KeyError, ImportError) as error:
+    except UnsupportedModelError:
+        raise
+    except (OSError, ValueError, KeyError, ImportError) as error:  # what transformers raises at files it cannot take
         raise ModelFilesError(f"cannot load {name}: {error}") from error
     return adopt_model(model.to(place), tokenizer, name)
 

@@ -53,6 +53,8 @@ class _Recorder:
 def check_config(config: Any, name: str) -> None:
     """Refuse, before any weight is read, a model whose configuration says that pages cannot represent its layers.
 
+    A sliding window as long as the context is no window: it is taken out of the configuration.
+
     Args:
         config: a transformers configuration.
         name: what to call the model.
@@ -69,9 +71,11 @@ def check_config(config: Any, name: str) -> None:
             raise UnsupportedModelError(model=name, reason=f"its layer {index} ({kind}) {why}")
     window = getattr(text, "sliding_window", None)
     used = getattr(text, "use_sliding_window", True) and not getattr(text, "layer_types", None)
-    if used and window is not None and window < context_length(text):
-        why = f"attends within a sliding window of {window} tokens, whose K and V pages do not represent"
-        raise UnsupportedModelError(model=name, reason=f"every layer {why}")
+    if used and window is not None:
+        if window < context_length(text):
+            why = f"attends within a sliding window of {window} tokens, whose K and V pages do not represent"
+            raise UnsupportedModelError(model=name, reason=f"every layer {why}")
+        text.sliding_window = None
 
 
 def context_length(config: Any) -> int:

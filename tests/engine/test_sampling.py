@@ -1,0 +1,127 @@
+"""Tokens are drawn from the distribution that the parameters say, with each request's own random numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radixkv.engine import ParameterError, SamplingParams
+from radixkv.engine.sampling import MAX_LOGPROBS, Sampler, _nucleus, sample
+
+SIZE = 600
+LOGITS = torch.randn(SIZE, generator=torch.Generator().manual_seed(3)) * 3
+
+
+def draw(count: int, logits: torch.Tensor = LOGITS, prompt: tuple[int, ...] = (), **params: Any) -> list[int]:
+    sampler = Sampler(SamplingParams(**params), prompt, len(logits))
+    return [sample(logits[None], [sampler])[0][0] for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("temperature", -1),
+        ("temperature", float("nan")),
+        ("temperature", True),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", -1),
+        ("top_k", 1.5),
+        ("seed", "7"),
+        ("seed", 2**64),
+        ("max_tokens", 0),
+        ("stop", ["a"]),
+        ("stop", ("",)),
+        ("stop_token_ids", (-1,)),
+        ("logprobs", MAX_LOGPROBS + 1),
+        ("logprobs", True),
+        ("repetition_penalty", 0),
+        ("ignore_eos", 1),
+    ],
+)
+def test_wrong_parameters(name: str, wrong: Any) -> None:
+    """The error names the parameter."""
+    with pytest.raises(ParameterError, match=name) as caught:
+        SamplingParams(**{name: wrong})
+
+    assert name == caught.value.name
+    assert wrong is caught.value.given
+
+
+def test_greedy_is_the_likeliest() -> None:
+    assert draw(3, temperature=0) == [int(LOGITS.argmax())] * 3
+
+
+def test_frequencies_are_the_probabilities() -> None:
+    """Of 4 tokens at temperature 2, 4,000 draws: each within four standard deviations."""
+    logits = torch.tensor([0.0, 1.0, 2.0, 3.0])
+    expected = (logits / 2).softmax(0).tolist()
+    counts = Counter(draw(4_000, logits, temperature=2, seed=1))
+
+    for token, probability in enumerate(expected):
+        deviation = (4_000 * probability * (1 - probability)) ** 0.5
+        assert abs(counts[token] - 4_000 * probability) < 4 * deviation
+
+
+@given(
+    top_k=st.sampled_from([0, 1, 5, 300, SIZE, 2 * SIZE]),
+    top_p=st.sampled_from([1e-9, 0.1, 0.5, 0.9, 0.999999, 1.0]),
+    temperature=st.sampled_from([0.3, 1.0, 40.0]),
+)
+def test_who_may_be_drawn(top_k: int, top_p: float, temperature: float) -> None:
+    """The smallest set of likeliest tokens, by sorting all of them."""
+    scaled = LOGITS.double() / temperature
+    order = scaled.argsort(descending=True)[: top_k or SIZE]
+    probabilities = scaled[order].softmax(0)
+    kept = order if top_p >= 1 else order[(probabilities.cumsum(0) - probabilities) < top_p]
+    got, tokens = _nucleus(scaled, top_k, top_p)
+
+    assert sorted(kept.tolist()) == sorted(range(SIZE) if tokens is None else tokens.tolist())
+    exact = scaled[kept if tokens is None else tokens].softmax(0)
+    found = got if tokens is not None else got[kept]
+    assert torch.allclose(exact, found / found.sum())
+
+
+def test_seeds() -> None:
+    """The same seed draws the same tokens, whatever is drawn between them; no seed draws its own."""
+    one = Sampler(SamplingParams(seed=9), (), SIZE)
+    two = Sampler(SamplingParams(seed=9), (), SIZE)
+    other = Sampler(SamplingParams(seed=10), (), SIZE)
+    rows = torch.stack([LOGITS, LOGITS, LOGITS])
+    both = [[token for token, _ in sample(rows, [one, other, two])] for _ in range(20)]
+
+    assert [row[0] for row in both] == [row[2] for row in both] == draw(20, seed=9)
+    assert [row[1] for row in both] == draw(20, seed=10)
+    assert draw(20) != draw(20)
+
+
+def test_repetition_penalty() -> None:
+    """Tokens of the prompt and those drawn since are pushed down, whatever their logits' sign."""
+    logits = torch.tensor([5.0, 4.0, 3.0, -1.0])
+
+    assert [1, 2, 0] == draw(3, logits, (0,), temperature=0, repetition_penalty=2.0)
+    negative = torch.tensor([-1.0, -1.5])
+    assert [1] == draw(1, negative, (0,), temperature=0, repetition_penalty=2.0)
+
+
+def test_logprobs_are_the_models_own() -> None:
+    """Before penalty, temperature and cuts."""
+    params = SamplingParams(logprobs=2, temperature=0.1, top_k=1, repetition_penalty=3.0, seed=1)
+    logits = torch.tensor([3.0, 2.9, 0.0])
+    exact = logits.log_softmax(0).tolist()
+    ((token, logprobs),) = sample(logits[None], [Sampler(params, (0,), 3)])
+
+    assert 1 == token
+    assert logprobs is not None
+    assert 1 == logprobs.token
+    assert exact[1] == pytest.approx(logprobs.logprob)
+    assert [0, 1] == [alternative for alternative, _ in logprobs.top]
+    assert exact[:2] == pytest.approx([logprob for _, logprob in logprobs.top])
+    ((_, none),) = sample(logits[None], [Sampler(SamplingParams(logprobs=0), (), 3)])
+    assert none is not None
+    assert () == none.top

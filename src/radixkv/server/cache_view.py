@@ -1,0 +1,159 @@
+"""The cache as an operator sees it: sizes, counters, the prefixes used last, and the tree drawn.
+
+Everything here runs in the engine's thread between two steps, so it looks at a bounded part of the cache.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from heapq import heapify, heappop, heappush, nlargest
+from itertools import count
+from typing import Any, Final
+
+from radixkv.manager import BlockManager
+from radixkv.radix_cache import RadixCache
+from radixkv.tree import Node
+
+Json = dict[str, Any]
+Decode = Callable[[Sequence[int]], str]
+
+PREFIXES_SHOWN: Final = 20
+BRANCHES_SHOWN: Final = 8
+LINES_SHOWN: Final = 60
+LETTERS_SHOWN: Final = 48
+
+
+def view(manager: BlockManager, *, decode: Decode | None, tree: bool) -> Json:
+    """Sizes, counters and prefixes as JSON; with `decode`, their text too, and with `tree`, a drawing.
+
+    O(nodes shown, and the children of those).
+    """
+    cache, pool = manager.cache, manager.pool
+    stats = asdict(manager.stats)
+    prefix = stats.pop("prefix")
+    cached, evictable = (cache.cached_blocks, cache.evictable_blocks) if cache else (0, 0)
+    answer: Json = {
+        "block_size": manager.block_size,
+        "blocks": {
+            "total": pool.num_blocks,
+            "free": pool.num_free,
+            "used": pool.num_blocks - pool.num_free,
+            "cached": cached,
+            "evictable": evictable,
+            "locked": cached - evictable,
+        },
+        "cached_tokens": cached * manager.block_size,
+        "hit_rate": cache.hit_rate if cache else 0.0,
+        "stats": prefix | {"requests": stats},
+        "prefixes": _prefixes(cache, decode) if isinstance(cache, RadixCache) else None,
+    }
+    if tree:
+        answer["tree"] = draw(cache, decode) if isinstance(cache, RadixCache) else None
+    return answer
+
+
+def reset(manager: BlockManager) -> int:
+    """Empty the cache, counters too; how many blocks went back to the pool. O(cached blocks).
+
+    Raises:
+        LockError: something is locked; nothing changed.
+    """
+    if manager.cache is None:
+        return 0
+    blocks = manager.cache.reset()
+    manager.pool.reclaim(blocks)
+    return len(blocks)
+
+
+def _prefixes(cache: RadixCache, decode: Decode | None) -> list[Json]:
+    """The prefixes used last, the newest first; of those used at once, the longest comes last.
+
+    A node is used no later than its parent, so a search from the root that always goes on with the newest node meets
+    them in that order, and need not look at the rest.
+    """
+    tree, order, found = cache.tree, count(), []
+    newest = max((child.last_use for child in tree.root.children.values()), default=0)
+    waiting = [(-child.last_use, next(order), 0, child) for child in tree.root.children.values()]
+    heapify(waiting)
+    while waiting and len(found) < PREFIXES_SHOWN:
+        _, _, above, node = heappop(waiting)
+        blocks = above + len(node.blocks)
+        entry = {
+            "tokens": blocks * tree.block_size,
+            "own_tokens": len(node.blocks) * tree.block_size,
+            "branches": len(node.children),
+            "locks": node.locks,
+            "age": newest - node.last_use,
+        }
+        found.append(entry if decode is None else entry | {"text": _snippet(node, decode)})
+        for child in node.children.values():
+            heappush(waiting, (-child.last_use, next(order), blocks, child))
+    return found
+
+
+def draw(cache: RadixCache, decode: Decode | None) -> str:
+    """The tree as text: how many tokens each branch holds, who reads it, and how long ago it was used.
+
+    Token numbers are left out, as they are a prompt to whoever has the tokenizer; with `decode` their text is shown.
+    The branches nearest the root get their lines first. What is left out is counted.
+    """
+    tree = cache.tree
+    newest = max((child.last_use for child in tree.root.children.values()), default=0)
+    shown = _choose(tree.root)
+    lines = [f"{_count(tree.num_nodes, 'node')}, {_count(tree.num_blocks * tree.block_size, 'token')} cached"]
+    stack: list[tuple[Node[int] | int, str, bool]] = _below(tree.root, shown, "")
+    while stack:
+        node, indent, last = stack.pop()
+        branch = "└─" if last else "├─"
+        if isinstance(node, int):
+            lines.append(f"{indent}{branch} … {node:,} more")
+            continue
+        lines.append(f"{indent}{branch} {_describe(node, tree.block_size, newest, decode)}")
+        stack.extend(_below(node, shown, indent + ("   " if last else "│  ")))
+    return "\n".join(lines)
+
+
+def _choose(root: Node[int]) -> dict[Node[int], list[Node[int]]]:
+    """The children to draw of each node, the newest ones, breadth first until the lines are used up."""
+    shown: dict[Node[int], list[Node[int]]] = {}
+    level, lines = [root], 0
+    while level and lines < LINES_SHOWN:
+        below = []
+        for node in level:
+            room = min(BRANCHES_SHOWN, LINES_SHOWN - lines)
+            shown[node] = nlargest(room, node.children.values(), key=lambda child: child.last_use)
+            lines += len(shown[node])
+            below.extend(shown[node])
+        level = below
+    return shown
+
+
+def _below(
+    node: Node[int], shown: dict[Node[int], list[Node[int]]], indent: str
+) -> list[tuple[Node[int] | int, str, bool]]:
+    """The lines right below a node, in the order of a stack: the last one first."""
+    children: list[Node[int] | int] = [*shown.get(node, ())]
+    if left_out := len(node.children) - len(children):
+        children.append(left_out)
+    return [(child, indent, child is children[-1]) for child in reversed(children)]
+
+
+def _describe(node: Node[int], block_size: int, newest: int, decode: Decode | None) -> str:
+    parts = [_count(len(node.blocks) * block_size, "token")]
+    if node.locks:
+        parts.append(_count(node.locks, "lock"))
+    parts.append(f"age {newest - node.last_use:,}")
+    text = "" if decode is None else f"  {_snippet(node, decode)!r}"
+    return ", ".join(parts) + text
+
+
+def _snippet(node: Node[int], decode: Decode) -> str:
+    """The beginning of a node's own text. Reads no more tokens than it shows letters."""
+    text = decode(array("I", node.label)[:LETTERS_SHOWN].tolist())
+    return text if len(text) <= LETTERS_SHOWN else text[: LETTERS_SHOWN - 1] + "…"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")

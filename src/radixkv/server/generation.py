@@ -1,0 +1,147 @@
+"""The requests behind one call: submitted together, heard together, cancelled together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+from typing import Final
+
+from radixkv.engine.engine import Engine
+from radixkv.engine.errors import PromptTooLongError, QueueFullError
+from radixkv.engine.request import Output, Request
+from radixkv.engine.sampling import SamplingParams
+from radixkv.server.errors import ApiError
+from radixkv.server.metrics import Metrics
+
+SEEDS: Final = 2**63
+
+
+@dataclass(slots=True)
+class Choice:
+    """One request of the call, and what is known of it so far. Times are `perf_counter` seconds."""
+
+    request: Request
+    prompt: int
+    """Which of the call's prompts it answers."""
+    began: float
+    prompt_tokens: int
+    cached_tokens: int = 0
+    tokens: int = 0
+    """Generated so far."""
+    first: float = 0.0
+    """When its first token came."""
+    ended: bool = False
+
+
+class Generation:
+    """A call's choices, as one stream of outputs on the event loop that made it.
+
+    Whatever happens, `close` must follow: it cancels what still runs, and blocks go back at once.
+    """
+
+    def __init__(self, engine: Engine, metrics: Metrics, *, on_close: Callable[[Generation], None]) -> None:
+        self.choices: list[Choice] = []
+        """In the order of the response: the n choices of the first prompt, then those of the second."""
+        self._engine, self._metrics, self._on_close = engine, metrics, on_close
+        self._loop = asyncio.get_running_loop()
+        self._inbox: asyncio.Queue[tuple[int, Output] | ApiError] = asyncio.Queue()
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def submit(self, prompts: Sequence[Sequence[int]], params: SamplingParams, n: int, namespace: str | None) -> None:
+        """Hand every prompt `n` times to the engine. Choices of one prompt differ in their seeds.
+
+        Raises:
+            ApiError: the queue is full or a prompt is too long; what was submitted already is cancelled.
+        """
+        try:
+            for place, prompt in enumerate(prompts):
+                for index in range(n):
+                    self._submit(place, prompt, _seeded(params, index), namespace)
+        except PromptTooLongError as error:
+            message = f"The prompt has {error.tokens} tokens; there is room for {error.limit} with the answer's first."
+            raise ApiError(400, message, param=None, code="context_length_exceeded") from None
+        except QueueFullError:
+            raise ApiError(429, "Too many requests are waiting.", code="queue_full", retry_after=1) from None
+
+    def limit(self, seconds: float) -> None:
+        """End the call with an error if it takes longer from now."""
+        error = ApiError(504, f"The call took longer than {seconds:g} s.", code="request_timeout")
+        self._timers.append(self._loop.call_later(seconds, self.interrupt, error))
+
+    def interrupt(self, error: ApiError) -> None:
+        """End the call with an error, once what came before it is read. On the loop's thread."""
+        self._inbox.put_nowait(error)
+
+    async def outputs(self, *, heartbeat_seconds: float | None = None) -> AsyncIterator[tuple[int, Output] | None]:
+        """Each output with its choice's index, until every choice has ended; None where none came for so long.
+
+        Raises:
+            ApiError: the call was interrupted, or the engine failed.
+        """
+        running = len(self.choices)
+        while running:
+            try:
+                async with asyncio.timeout(heartbeat_seconds):
+                    item = await self._inbox.get()
+            except TimeoutError:
+                yield None
+                continue
+            if isinstance(item, ApiError):
+                raise item
+            index, output = item
+            self._note(self.choices[index], output)
+            running -= self.choices[index].ended
+            if output.finish_reason == "error":
+                raise ApiError(500, "The engine failed on this request.", code="engine_error")
+            if output.finish_reason == "cancelled":
+                raise ApiError(503, "The server is stopping.", code="server_stopping")
+            yield index, output
+
+    def close(self) -> None:
+        """Cancel every choice that has not ended. Safe to call again."""
+        for timer in self._timers:
+            timer.cancel()
+        for choice in self.choices:
+            if not choice.ended:
+                choice.ended = True
+                self._engine.cancel(choice.request)
+                self._metrics.ends.labels("cancelled").inc()
+        self._on_close(self)
+
+    def _submit(self, place: int, prompt: Sequence[int], params: SamplingParams, namespace: str | None) -> None:
+        hear = partial(self._hear, len(self.choices))
+        began = perf_counter()
+        request = self._engine.submit(prompt, params, namespace=namespace, on_output=hear)
+        self.choices.append(Choice(request, place, began, len(prompt)))
+
+    def _hear(self, index: int, output: Output) -> None:
+        """Called by the engine's thread: hand the output over to the loop's."""
+        with suppress(RuntimeError):  # the loop has closed: nobody is left to hear it
+            self._loop.call_soon_threadsafe(self._inbox.put_nowait, (index, output))
+
+    def _note(self, choice: Choice, output: Output) -> None:
+        metrics, now = self._metrics, perf_counter()
+        if output.token_ids:
+            if not choice.tokens:
+                choice.first = now
+                choice.cached_tokens = output.cached_tokens
+                metrics.first_token.observe(now - choice.began)
+                metrics.prompt_tokens.inc(choice.prompt_tokens)
+                metrics.cached_tokens.inc(choice.cached_tokens)
+            choice.tokens += len(output.token_ids)
+            metrics.generated_tokens.inc(len(output.token_ids))
+        if output.finish_reason is not None:
+            choice.ended = True
+            metrics.ends.labels(output.finish_reason).inc()
+            metrics.request.observe(now - choice.began)
+            if choice.tokens > 1:
+                metrics.per_token.observe((now - choice.first) / (choice.tokens - 1))
+
+
+def _seeded(params: SamplingParams, index: int) -> SamplingParams:
+    """The parameters of one of n choices: with a seed, each has its own, the first the one that was sent."""
+    return params if params.seed is None or not index else replace(params, seed=(params.seed + index) % SEEDS)

@@ -79,7 +79,7 @@ def running(engine: FakeEngine, config: ServerConfig, *, ready: bool = True) -> 
     thread.start()
     until(lambda: server.started)
     engine.start()
-    tokens = Tokens(engine.model.tokenizer, engine.model.vocab_size)
+    tokens = Tokens(engine.model.tokenizer)
     if ready:
         state.ready(Serving(cast("Engine", engine), tokens, "tiny", 0))
     port = server.servers[0].sockets[0].getsockname()[1]

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from radixkv.engine.engine import EngineConfig, EngineSnapshot
 from radixkv.engine.errors import PromptTooLongError, QueueFullError
-from radixkv.engine.request import Output, TokenLogprob
-from radixkv.engine.sampling import SamplingParams
-from radixkv.errors import OutOfBlocksError
+from radixkv.engine.request import Output, Request, Timings
+from radixkv.engine.sampling import SamplingParams, TokenLogprobs
+from radixkv.errors import OutOfBlocksError, TokenError
 from radixkv.manager import BlockManager, BlockTable
 
 FAILING_TOKEN = 7
@@ -35,6 +35,9 @@ class FakeRequest:
     table: BlockTable | None = None
     generated: list[int] = field(default_factory=list)
     cached_tokens: int = 0
+    submitted: float = field(default_factory=time.monotonic)
+    admitted: float | None = None
+    first_token: float | None = None
 
 
 class FakeEngine:
@@ -70,13 +73,15 @@ class FakeEngine:
         namespace: str | None = None,
         on_output: Callable[[Output], None],
     ) -> FakeRequest:
+        if not prompt or max(prompt) >= self.model.vocab_size:
+            raise TokenError("no such token", index=None, value=prompt)
         limit = min(self.model.max_context, self._manager.pool.num_blocks * self.config.block_size) - 1
         if len(prompt) > limit:
             raise PromptTooLongError(tokens=len(prompt), limit=limit)
         request = FakeRequest(list(prompt), params, namespace, on_output)
         with self._lock:
             if len(self._waiting) >= self.config.max_waiting:
-                raise QueueFullError(waiting=len(self._waiting), limit=self.config.max_waiting)
+                raise QueueFullError(limit=self.config.max_waiting)
             self._waiting.append(request)
             self.submitted.append(request)
             self._lock.notify()
@@ -96,9 +101,9 @@ class FakeEngine:
             stats=manager.stats,
             num_blocks=manager.pool.num_blocks,
             block_size=manager.block_size,
-            used_blocks=manager.pool.num_blocks - manager.pool.num_free,
+            free_blocks=manager.pool.num_free,
+            cached_blocks=cache.cached_blocks if cache else 0,
             evictable_blocks=evictable,
-            locked_blocks=(cache.cached_blocks if cache else 0) - evictable,
             waiting=len(self._waiting),
             running=len(self._running),
         )
@@ -147,6 +152,7 @@ class FakeEngine:
                 return
             self._waiting.popleft()
             request.table, request.cached_tokens = table, table.matched_tokens
+            request.admitted = time.monotonic()
             self._running.append(request)
 
     def _step(self, request: FakeRequest) -> None:
@@ -160,6 +166,7 @@ class FakeEngine:
         token = (request.prompt + request.generated)[-1] + 1
         token = token % self.model.vocab_size or 10
         request.generated.append(token)
+        request.first_token = request.first_token or time.monotonic()
         room = min(self.model.max_context - len(request.prompt), params.max_tokens or 10**6)
         reason = "length" if len(request.generated) >= room else None
         if reason is None:
@@ -170,7 +177,7 @@ class FakeEngine:
         logprobs = None
         if params.logprobs is not None:
             top = tuple((token + place, -0.5 - place) for place in range(params.logprobs))
-            logprobs = (TokenLogprob(token_id=token, logprob=-0.5, top=top),)
+            logprobs = (TokenLogprobs(token, -0.5, top),)
         if reason:
             self._end(request)
         text = self.model.tokenizer.decode([token])
@@ -182,4 +189,13 @@ class FakeEngine:
         self._manager.finish(request.table)
 
     def _output(self, request: FakeRequest, **fields: Any) -> Output:
-        return Output(prompt_tokens=len(request.prompt), cached_tokens=request.cached_tokens, **fields)
+        nothing: dict[str, Any] = {"text": "", "token_ids": (), "logprobs": None, "finish_reason": None}
+        ended = time.monotonic() if fields.get("finish_reason") else None
+        return Output(
+            request=cast("Request", request),
+            prompt_tokens=len(request.prompt),
+            cached_tokens=request.cached_tokens,
+            output_tokens=len(request.generated),
+            timings=Timings(request.submitted, request.admitted, request.first_token, ended),
+            **nothing | fields,
+        )

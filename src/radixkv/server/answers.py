@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from radixkv.engine.request import Output, TokenLogprob
+from radixkv.engine.request import Output
+from radixkv.engine.sampling import TokenLogprobs
 from radixkv.server.generation import Choice
 from radixkv.server.tokens import Tokens
 
@@ -26,11 +27,11 @@ class Form(Protocol):
         """What a stream says of a choice before its first token; None: nothing."""
         ...
 
-    def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None, reason: str | None) -> Json:
+    def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprobs] | None, reason: str | None) -> Json:
         """A choice in a stream's chunk: what is new of it."""
         ...
 
-    def whole(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None, reason: str | None) -> Json:
+    def whole(self, index: int, text: str, logprobs: Sequence[TokenLogprobs] | None, reason: str | None) -> Json:
         """A choice that has ended."""
         ...
 
@@ -50,21 +51,21 @@ class ChatForm:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None, reason: str | None) -> Json:
+    def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprobs] | None, reason: str | None) -> Json:
         """See `Form`."""
         delta = {"content": text} if text else {}
         return {"index": index, "delta": delta, "logprobs": self._logprobs(logprobs), "finish_reason": reason}
 
-    def whole(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None, reason: str | None) -> Json:
+    def whole(self, index: int, text: str, logprobs: Sequence[TokenLogprobs] | None, reason: str | None) -> Json:
         """See `Form`."""
         message = {"role": "assistant", "content": text, "refusal": None}
         return {"index": index, "message": message, "logprobs": self._logprobs(logprobs), "finish_reason": reason}
 
-    def _logprobs(self, logprobs: Sequence[TokenLogprob] | None) -> Json | None:
+    def _logprobs(self, logprobs: Sequence[TokenLogprobs] | None) -> Json | None:
         if logprobs is None:
             return None
         content = [
-            self._token(entry.token_id, entry.logprob)
+            self._token(entry.token, entry.logprob)
             | {"top_logprobs": [self._token(token, logprob) for token, logprob in entry.top]}
             for entry in logprobs
         ]
@@ -87,16 +88,16 @@ class CompletionForm:
     def opening(self, index: int) -> None:
         """Nothing."""
 
-    def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None, reason: str | None) -> Json:
+    def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprobs] | None, reason: str | None) -> Json:
         """See `Form`."""
         return {"index": index, "text": text, "logprobs": self._logprobs(index, logprobs), "finish_reason": reason}
 
     whole = piece
 
-    def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob] | None) -> Json | None:
+    def _logprobs(self, index: int, logprobs: Sequence[TokenLogprobs] | None) -> Json | None:
         if logprobs is None:
             return None
-        texts = [self._tokens.text(entry.token_id) for entry in logprobs]
+        texts = [self._tokens.text(entry.token) for entry in logprobs]
         offsets, offset = [], self._offsets.get(index, 0)
         for text in texts:
             offsets.append(offset)
@@ -119,7 +120,7 @@ class Transcript:
 
     def __init__(self) -> None:
         self._texts: list[str] = []
-        self.logprobs: list[TokenLogprob] | None = None
+        self.logprobs: list[TokenLogprobs] | None = None
         self.reason: str | None = None
 
     def add(self, output: Output) -> None:

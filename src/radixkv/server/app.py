@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from radixkv.engine.errors import EngineStoppedError
 from radixkv.errors import LockError
 from radixkv.manager import BlockManager
 from radixkv.server import cache_view
@@ -78,7 +79,7 @@ async def cache_reset(request: Request) -> Response:
     state = _state(request)
 
     def reset(manager: BlockManager) -> int:
-        with state.metrics.engine.reset():
+        with state.metrics.engine.reset(manager):
             return cache_view.reset(manager)
 
     try:
@@ -122,7 +123,10 @@ def _loaded(state: ServerState) -> Serving:
 
 
 async def _in_engine(serving: Serving, function: Callable[[BlockManager], T]) -> T:
-    return await asyncio.wrap_future(serving.engine.call(function))
+    try:
+        return await asyncio.wrap_future(serving.engine.call(function))
+    except EngineStoppedError:
+        raise ApiError(503, "The engine has stopped.", code="engine_stopped") from None
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
@@ -138,12 +142,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return response
 
 
-async def _gone(request: Request, error: Exception) -> Response:
+async def _gone(_request: Request, _error: Exception) -> Response:
     """Nobody reads it; it is counted, with the status that is customary for that."""
     return Response(status_code=499)
 
 
-async def _failure(request: Request, error: Exception) -> Response:
+async def _failure(_request: Request, _error: Exception) -> Response:
     return ApiError(500, "The server failed.", code="internal_error").response()
 
 

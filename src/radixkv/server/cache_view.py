@@ -73,7 +73,8 @@ def _prefixes(cache: RadixCache, decode: Decode | None) -> list[Json]:
     A node is used no later than its parent, so a search from the root that always goes on with the newest node meets
     them in that order, and need not look at the rest.
     """
-    tree, order, found = cache.tree, count(), []
+    tree, order = cache.tree, count()
+    found: list[Json] = []
     newest = max((child.last_use for child in tree.root.children.values()), default=0)
     waiting = [(-child.last_use, next(order), 0, child) for child in tree.root.children.values()]
     heapify(waiting)

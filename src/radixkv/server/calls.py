@@ -75,7 +75,7 @@ async def _answer(  # noqa: PLR0913, PLR0917  # one call, all that is known of i
     request: Request,
     state: ServerState,
     serving: Serving,
-    call: Call[Body],
+    call: Call[ChatBody] | Call[CompletionBody],
     form: Form,
     prompts: Sequence[Sequence[int]],
     params: SamplingParams,
@@ -89,18 +89,13 @@ async def _answer(  # noqa: PLR0913, PLR0917  # one call, all that is known of i
         headers["X-RadixKV-Ignored"] = ", ".join(call.labels)
     generation = state.generation(serving)
     try:
-        generation.submit(prompts, params, body.n, body.cache_salt)
+        generation.submit(prompts, params, n=body.n, namespace=body.cache_salt, param=param)
         generation.limit(state.config.request_seconds)
         if body.stream:
             events = _events(generation, form, answer, body.include_usage, state.config.heartbeat_seconds)
             seconds = state.config.request_seconds + state.config.grace_seconds
             return EventStream(events, close=generation.close, seconds=seconds, headers=headers)
         whole = await unless_disconnected(_whole(generation, form, answer), request.receive)
-    except ApiError as error:
-        generation.close()
-        if error.code == "context_length_exceeded":
-            error.param = param
-        raise
     except BaseException:
         generation.close()
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pydantic_core import ErrorDetails
@@ -53,15 +53,26 @@ def unsupported(param: str, *, accepted: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code="unsupported_value")
 
 
-def invalid(details: ErrorDetails, body: Mapping[str, object]) -> ApiError:
-    """The error for the first fault that pydantic found in a call's body, with the field's path as its `param`."""
-    param = _path(details["loc"], body)
-    if details["type"] == "extra_forbidden":
+def invalid(faults: Sequence[ErrorDetails], body: Mapping[str, object]) -> ApiError:
+    """The error for what pydantic found first in a call's body, with the field's path as its `param`.
+
+    Where a field may have one of several forms, pydantic says of each why it is not that. The fault that lies deepest
+    belongs to the form that was meant.
+    """
+    field = faults[0]["loc"][0]
+    paths = [(_path(fault["loc"], body), fault) for fault in faults if fault["loc"][0] == field]
+    deepest = max(path.count(".") + path.count("[") for path, _ in paths)
+    meant = [(path, fault) for path, fault in paths if path.count(".") + path.count("[") == deepest]
+    param, fault = min(meant, key=lambda pair: pair[1]["type"].endswith("_type"))
+    if fault["type"] == "extra_forbidden":
         return ApiError(400, f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
-    if details["type"] == "missing":
+    if fault["type"] == "missing":
         message, code = f"Missing required parameter: '{param}'.", "missing_required_parameter"
         return ApiError(400, message, param=param, code=code)
-    reason = details["msg"].removeprefix("Value error, ")
+    if len({path for path, _ in meant}) > 1:
+        param = str(field)
+    forms = len({(path, fault["type"]) for path, fault in meant}) > 1 and fault["type"].endswith("_type")
+    reason = "it has none of the forms that it may have" if forms else fault["msg"].removeprefix("Value error, ")
     return ApiError(400, f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")
 
 

@@ -7,33 +7,31 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter
 from typing import Final
 
 from radixkv.engine.engine import Engine
-from radixkv.engine.errors import PromptTooLongError, QueueFullError
+from radixkv.engine.errors import EngineStoppedError, PromptTooLongError, QueueFullError
 from radixkv.engine.request import Output, Request
 from radixkv.engine.sampling import SamplingParams
+from radixkv.errors import TokenError
 from radixkv.server.errors import ApiError
 from radixkv.server.metrics import Metrics
 
 SEEDS: Final = 2**63
+RETRY_SECONDS: Final = 1
 
 
 @dataclass(slots=True)
 class Choice:
-    """One request of the call, and what is known of it so far. Times are `perf_counter` seconds."""
+    """One request of the call, and what is known of it so far."""
 
     request: Request
     prompt: int
     """Which of the call's prompts it answers."""
-    began: float
     prompt_tokens: int
     cached_tokens: int = 0
     tokens: int = 0
     """Generated so far."""
-    first: float = 0.0
-    """When its first token came."""
     ended: bool = False
 
 
@@ -51,21 +49,37 @@ class Generation:
         self._inbox: asyncio.Queue[tuple[int, Output] | ApiError] = asyncio.Queue()
         self._timers: list[asyncio.TimerHandle] = []
 
-    def submit(self, prompts: Sequence[Sequence[int]], params: SamplingParams, n: int, namespace: str | None) -> None:
+    def submit(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, n: int, namespace: str | None, param: str
+    ) -> None:
         """Hand every prompt `n` times to the engine. Choices of one prompt differ in their seeds.
 
+        Args:
+            prompts: their tokens.
+            params: the same for all, but for the seed.
+            n: choices a prompt.
+            namespace: what the prompts share their cached beginnings within.
+            param: the field that the prompts came in, for errors.
+
         Raises:
-            ApiError: the queue is full or a prompt is too long; what was submitted already is cancelled.
+            ApiError: the queue is full or a prompt is empty, too long or has a token that the model has not; what was
+                submitted before it goes when the generation is closed.
         """
-        try:
-            for place, prompt in enumerate(prompts):
-                for index in range(n):
+        for place, prompt in enumerate(prompts):
+            for index in range(n):
+                try:
                     self._submit(place, prompt, _seeded(params, index), namespace)
-        except PromptTooLongError as error:
-            message = f"The prompt has {error.tokens} tokens; there is room for {error.limit} with the answer's first."
-            raise ApiError(400, message, param=None, code="context_length_exceeded") from None
-        except QueueFullError:
-            raise ApiError(429, "Too many requests are waiting.", code="queue_full", retry_after=1) from None
+                except PromptTooLongError as error:
+                    message = f"Prompt {place} has {error.tokens} tokens; at most {error.limit} fit."
+                    raise ApiError(400, message, param=param, code="context_length_exceeded") from None
+                except TokenError as error:
+                    message = f"Prompt {place}: {error}."
+                    raise ApiError(400, message, param=param, code="invalid_value") from None
+                except QueueFullError:
+                    message = "Too many requests are waiting."
+                    raise ApiError(429, message, code="queue_full", retry_after=RETRY_SECONDS) from None
+                except EngineStoppedError:
+                    raise ApiError(503, "The engine has stopped.", code="engine_stopped") from None
 
     def limit(self, seconds: float) -> None:
         """End the call with an error if it takes longer from now."""
@@ -114,9 +128,8 @@ class Generation:
 
     def _submit(self, place: int, prompt: Sequence[int], params: SamplingParams, namespace: str | None) -> None:
         hear = partial(self._hear, len(self.choices))
-        began = perf_counter()
         request = self._engine.submit(prompt, params, namespace=namespace, on_output=hear)
-        self.choices.append(Choice(request, place, began, len(prompt)))
+        self.choices.append(Choice(request, place, len(prompt)))
 
     def _hear(self, index: int, output: Output) -> None:
         """Called by the engine's thread: hand the output over to the loop's."""
@@ -124,22 +137,23 @@ class Generation:
             self._loop.call_soon_threadsafe(self._inbox.put_nowait, (index, output))
 
     def _note(self, choice: Choice, output: Output) -> None:
-        metrics, now = self._metrics, perf_counter()
-        if output.token_ids:
-            if not choice.tokens:
-                choice.first = now
-                choice.cached_tokens = output.cached_tokens
-                metrics.first_token.observe(now - choice.began)
-                metrics.prompt_tokens.inc(choice.prompt_tokens)
-                metrics.cached_tokens.inc(choice.cached_tokens)
-            choice.tokens += len(output.token_ids)
-            metrics.generated_tokens.inc(len(output.token_ids))
+        metrics, times = self._metrics, output.timings
+        if output.token_ids and not choice.tokens:
+            choice.cached_tokens = output.cached_tokens
+            metrics.prompt_tokens.inc(choice.prompt_tokens)
+            metrics.cached_tokens.inc(choice.cached_tokens)
+            if times.admitted is not None and times.first_token is not None:
+                metrics.queue.observe(times.admitted - times.submitted)
+                metrics.first_token.observe(times.first_token - times.submitted)
+        choice.tokens += len(output.token_ids)
+        metrics.generated_tokens.inc(len(output.token_ids))
         if output.finish_reason is not None:
             choice.ended = True
             metrics.ends.labels(output.finish_reason).inc()
-            metrics.request.observe(now - choice.began)
-            if choice.tokens > 1:
-                metrics.per_token.observe((now - choice.first) / (choice.tokens - 1))
+            if times.finished is not None and times.first_token is not None:
+                metrics.request.observe(times.finished - times.submitted)
+                if choice.tokens > 1:
+                    metrics.per_token.observe((times.finished - times.first_token) / (choice.tokens - 1))
 
 
 def _seeded(params: SamplingParams, index: int) -> SamplingParams:

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from radixkv.engine.engine import EngineSnapshot
+from radixkv.manager import BlockManager
 from radixkv.types import PrefixStats
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0, 300.0, 600.0)
@@ -62,20 +63,20 @@ class EngineCollector(Collector):
         self._lock = threading.Lock()
         self._before = dict.fromkeys(PrefixStats.__slots__, 0)  # counted before the last reset
         self._last = PrefixStats()
+        self._stale: EngineSnapshot | None = None  # the one that was published when the cache was reset
 
     @contextmanager
-    def reset(self) -> Iterator[None]:
-        """Around a reset of the cache, in the thread that does it: what was counted until then stays counted.
+    def reset(self, manager: BlockManager) -> Iterator[None]:
+        """Around a reset of the cache, in the engine's thread: what was counted until then stays counted.
 
         Nobody reads the counters meanwhile, so none ever goes down or counts anything twice. If the reset fails,
         nothing changed.
         """
         with self._lock:
-            snapshot = self._snapshot()
+            before = manager.stats.prefix
             yield
-            if snapshot is not None:
-                self._keep(snapshot.stats.prefix)
-                self._last = PrefixStats()
+            self._keep(before)
+            self._last, self._stale = PrefixStats(), self._snapshot()
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the registry need not know the names before there is an engine."""
@@ -87,7 +88,8 @@ class EngineCollector(Collector):
             snapshot = self._snapshot()
             if snapshot is None:
                 return
-            stats = snapshot.stats.prefix
+            # a snapshot from before the reset tells what is kept already
+            stats = PrefixStats() if snapshot is self._stale else snapshot.stats.prefix
             if any(getattr(stats, name) < getattr(self._last, name) for name in self._before):
                 self._keep(self._last)  # reset behind our back: what we saw last is the best we know
             self._last = stats

@@ -118,7 +118,7 @@ async def _lifespan(
 def _ready(state: ServerState, engine: Engine) -> None:
     model = engine.model
     name = state.config.served_name or model.name
-    state.ready(Serving(engine, Tokens(model.tokenizer, model.vocab_size), name, int(time())))
+    state.ready(Serving(engine, Tokens(model.tokenizer), name, int(time())))
     log.info("Ready: %s", name)
 
 

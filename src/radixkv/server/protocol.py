@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, Self, TypeGuard, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic_core import from_json
@@ -154,13 +154,16 @@ class CompletionBody(Body):
     @property
     def prompts(self) -> list[str] | list[list[int]]:
         """One text or one list of tokens a prompt."""
-        match self.prompt:
-            case str() as text:
-                return [text]
-            case [int(), *_] as tokens:
-                return [tokens]
-            case several:
-                return several
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        if _are_tokens(prompt):
+            return [prompt]
+        return prompt
+
+
+def _are_tokens(prompt: list[str] | list[int] | list[list[int]]) -> TypeGuard[list[int]]:
+    return bool(prompt) and isinstance(prompt[0], int)
 
 
 B = TypeVar("B", bound=Body)
@@ -201,7 +204,8 @@ def parse(data: bytes, kind: type[B]) -> Call[B]:
     try:
         body = kind.model_validate(fields)
     except ValidationError as error:
-        raise invalid(error.errors(include_url=False, include_input=False, include_context=False)[0], fields) from None
+        faults = error.errors(include_url=False, include_input=False, include_context=False)
+        raise invalid(faults, fields) from None
     return Call(body, labels)
 
 

@@ -19,13 +19,11 @@ class Tokens:
     """A model's tokenizer, in a thread of its own: a long prompt holds up neither other calls nor the engine.
 
     Args:
-        tokenizer: a fast tokenizer of transformers.
-        vocab_size: token ids that the model knows are below it.
+        tokenizer: one of transformers'; None for a model without, which then takes tokens alone.
     """
 
-    def __init__(self, tokenizer: Any, vocab_size: int) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="radixkv-tokenizer")
         self._bytes_of = _bytes_reader(tokenizer)
 
@@ -41,7 +39,7 @@ class Tokens:
         """Each prompt's tokens; texts get the special tokens that the model expects at their beginning. O(characters).
 
         Raises:
-            ApiError: there is none, one has no token, or a token is not of the model's vocabulary.
+            ApiError: there is none, or there are texts and the model has no tokenizer.
         """
         return await self._run(lambda: self._prompts(prompts))
 
@@ -55,7 +53,7 @@ class Tokens:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of several tokens, special ones shown."""
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=False))
+        return "" if self._tokenizer is None else str(self._tokenizer.decode(tokens, skip_special_tokens=False))
 
     def close(self) -> None:
         """End the thread."""
@@ -65,7 +63,7 @@ class Tokens:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        if not self._tokenizer.chat_template:
+        if not getattr(self._tokenizer, "chat_template", None):
             raise ApiError(400, "This model has no chat template: use /v1/completions.", code="no_chat_template")
         try:
             text = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
@@ -76,22 +74,22 @@ class Tokens:
         return tokens
 
     def _prompts(self, prompts: Sequence[str] | Sequence[Sequence[int]]) -> list[list[int]]:
-        several = []
-        for place, prompt in enumerate(prompts):
-            tokens = self._tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else list(prompt)
-            if not tokens:
-                raise ApiError(400, f"Prompt {place} has no token.", param="prompt", code="invalid_value")
-            if max(tokens) >= self._vocab_size:
-                message = f"Prompt {place} has the token {max(tokens)}; the vocabulary ends before {self._vocab_size}."
-                raise ApiError(400, message, param="prompt", code="invalid_value")
-            several.append(tokens)
-        if not several:
+        if not prompts:
             raise ApiError(400, "There is no prompt.", param="prompt", code="invalid_value")
-        return several
+        return [self._encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in prompts]
+
+    def _encode(self, text: str) -> list[int]:
+        if self._tokenizer is None:
+            message = "This model has no tokenizer: send tokens."
+            raise ApiError(400, message, param="prompt", code="invalid_value")
+        tokens: list[int] = self._tokenizer(text)["input_ids"]
+        return tokens
 
 
 def _bytes_reader(tokenizer: Any) -> Callable[[int], bytes]:
     """How to get at the bytes of one token: a decoded text would not tell those that are part of a character."""
+    if tokenizer is None:
+        return lambda _: b""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = json.loads(backend.to_str()).get("decoder") if backend is not None else None
     byte_level = "ByteLevel" in json.dumps(decoder)

@@ -10,6 +10,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from numbers import Integral
 from operator import index
 from typing import Any, Final, Protocol, SupportsIndex, TypeAlias
 
@@ -154,9 +155,10 @@ def block_hashes(key: TokenKey, block_size: int, secret: bytes, namespace: str |
     if len(hashes) < count:
         stride = block_size * TOKEN_BYTES
         parent = hashes[-1] if hashes else _namespace_digest(namespace, secret)
+        keyed = blake2b(digest_size=DIGEST_BYTES, key=secret)  # a copy of it is half the price of a new one
         for start in range(len(hashes) * stride, count * stride, stride):
-            digest = blake2b(parent, digest_size=DIGEST_BYTES, key=secret)
-            digest.update(key.data[start : start + stride])
+            digest = keyed.copy()
+            digest.update(parent + key.data[start : start + stride])
             parent = digest.digest()
             hashes.append(parent)
     return hashes[:count]
@@ -176,34 +178,35 @@ def _pack(tokens: object) -> bytes:
     try:
         view = memoryview(tokens)  # type: ignore[arg-type]  # the TypeError is the question
     except TypeError:
-        if hasattr(tokens, "__array__"):  # torch: no buffer protocol, but a numpy view of the same memory
-            view = _array_view(tokens)
-        elif isinstance(tokens, Sequence) and not isinstance(tokens, str):
-            return _pack_integers(tuple(tokens))
-        else:
-            raise TokenError(
-                f"tokens are a flat sequence of integers, got {type(tokens).__name__}", index=None, value=tokens
-            ) from None
+        if not hasattr(tokens, "__array__"):
+            return _pack_sequence(tokens)
+        try:
+            view = memoryview(tokens.__array__())  # torch: no buffer protocol, but a numpy view of the same memory
+        except Exception as error:  # whatever a foreign array type raises, say for a CUDA tensor
+            raise _no_buffer(tokens, error) from error
+    except (BufferError, ValueError) as error:
+        raise _no_buffer(tokens, error) from error
     return _pack_view(view)
 
 
-def _array_view(tokens: object) -> memoryview:
-    try:
-        return memoryview(tokens.__array__())  # type: ignore[attr-defined]
-    except Exception as error:  # whatever a foreign array type raises: a CUDA tensor, one without a buffer
-        raise TokenError(
-            f"{type(tokens).__name__} gives no buffer of tokens: {error}", index=None, value=tokens
-        ) from error
+def _pack_sequence(tokens: object) -> bytes:
+    if isinstance(tokens, Sequence) and not isinstance(tokens, str):
+        return _pack_integers(tuple(tokens))
+    raise TokenError(f"tokens are a flat sequence of integers, got {type(tokens).__name__}", index=None, value=tokens)
+
+
+def _no_buffer(tokens: object, error: Exception) -> TokenError:
+    return TokenError(f"{type(tokens).__name__} gives no buffer of tokens: {error}", index=None, value=tokens)
 
 
 def _pack_integers(tokens: Sequence[SupportsIndex]) -> bytes:
+    # `array` would take a bool, or a tensor of one, for an int.
+    if set(map(type, tokens)) - {int} and not all(map(_is_uint32, tokens)):
+        raise _first_fault(tokens)
     try:
-        packed = array("I", tokens)  # type: ignore[type-var]  # it takes all that has __index__
+        return array("I", tokens).tobytes()  # type: ignore[type-var]  # it takes all that has __index__
     except (OverflowError, TypeError):
         raise _first_fault(tokens) from None
-    if bool in map(type, tokens):  # True is an int to `array`
-        raise _first_fault(tokens)
-    return packed.tobytes()
 
 
 def _pack_view(view: memoryview) -> bytes:
@@ -239,7 +242,6 @@ def _first_fault(tokens: Iterable[object]) -> TokenError:
 
 
 def _is_uint32(value: object) -> bool:
-    try:
-        return not isinstance(value, bool) and 0 <= index(value) < TOKEN_LIMIT  # type: ignore[arg-type]
-    except TypeError:
-        return False
+    if isinstance(value, bool) or (hasattr(value, "__array__") and not isinstance(value, Integral)):
+        return False  # an array of one element has an index, even one of bool
+    return isinstance(value, SupportsIndex) and 0 <= index(value) < TOKEN_LIMIT

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Protocol, TypeAlias
 
@@ -58,28 +58,66 @@ class EvictionPolicy(Protocol):
 Rank: TypeAlias = Any
 """Whatever compares: the lowest goes first."""
 
-_Entry: TypeAlias = tuple[Rank, int, Any]  # rank, serial, node; the serial keeps nodes from being compared
 
+class LeafHeap:
+    """Evictable nodes by the rank they were pushed with.
 
-class RankedPolicy(ABC):
-    """A policy that gives every node a rank and evicts the evictable one of the lowest.
+    Entries of nodes that were taken out are left behind in the heap, and it is rebuilt when they outnumber the others:
+    so it stays O(nodes in it), whatever comes and goes between two evictions.
 
-    The evictable nodes sit in a heap, each by the rank it had when it was pushed. As long as ranks only rise, a use
-    costs nothing here: the entry is a lower bound, and `victim` puts it right once it comes to the top. Entries of
-    nodes that went or are protected are left behind, and the heap is rebuilt when they outnumber the live ones, so it
-    stays O(evictable nodes) whatever happens between evictions.
-
-    Cost: `evictable` O(log leaves), amortized; `protected` O(1); `victim` one O(log leaves) step, and one more for
-    every entry that was left behind or rose since it was pushed, each paid once.
+    Cost: `push` O(log nodes), `discard` O(1), `lowest` O(log nodes) for every entry left behind that it meets, each met
+    once; all amortized.
     """
 
     LEFT_BEHIND = 64
     """Dead entries that are not worth a rebuild."""
 
     def __init__(self) -> None:
-        self._heap: list[_Entry] = []
-        self._live: dict[Any, _Entry] = {}  # of every evictable node, its one entry that counts
+        self._heap: list[tuple[Rank, int, Any]] = []  # rank, serial, node; the serial keeps nodes from being compared
+        self._live: dict[Any, tuple[Rank, int, Any]] = {}  # the one entry of a node that counts
         self._serial = count()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._live
+
+    def push(self, node: Any, rank: Rank) -> None:
+        """Put a node in, or give the one that is in another rank."""
+        entry = self._live[node] = (rank, next(self._serial), node)
+        heappush(self._heap, entry)
+        self._compact()
+
+    def discard(self, node: Any) -> None:
+        """Take a node out; it is in."""
+        del self._live[node]
+        self._compact()
+
+    def lowest(self) -> tuple[Rank, Any] | None:
+        """The lowest rank, and its node; None if there is none."""
+        while self._heap:
+            entry = self._heap[0]
+            if self._live.get(entry[2]) is entry:
+                return entry[0], entry[2]
+            heappop(self._heap)
+        return None
+
+    def _compact(self) -> None:
+        if len(self._heap) > 2 * len(self._live) + self.LEFT_BEHIND:
+            self._heap = list(self._live.values())
+            heapify(self._heap)
+
+
+class RankedPolicy(ABC):
+    """A policy that gives every node a rank and evicts the evictable one of the lowest.
+
+    As long as ranks only rise, a use costs nothing here: the rank in the heap is a lower bound, and `victim` puts it
+    right once it comes to the top, one O(log leaves) step for every leaf whose rank rose since.
+    """
+
+    def __init__(self) -> None:
+        self._leaves = LeafHeap()
 
     @abstractmethod
     def rank(self, node: Any) -> Rank:
@@ -96,36 +134,27 @@ class RankedPolicy(ABC):
 
     def removed(self, node: Any) -> None:
         """See `EvictionPolicy`."""
-        del self._live[node]
+        self._leaves.discard(node)
 
     def evictable(self, node: Any) -> None:
         """See `EvictionPolicy`."""
-        entry = self._live[node] = (self.rank(node), next(self._serial), node)
-        heappush(self._heap, entry)
-        if len(self._heap) > 2 * len(self._live) + self.LEFT_BEHIND:
-            self._heap = list(self._live.values())
-            heapify(self._heap)
+        self._leaves.push(node, self.rank(node))
 
     def protected(self, node: Any) -> None:
         """See `EvictionPolicy`."""
-        del self._live[node]
+        self._leaves.discard(node)
 
     def fell(self, node: Any) -> None:
-        """To be called when a node's rank may have fallen: an entry must not be above its node's rank."""
-        if node in self._live:
-            self.evictable(node)
+        """To be called when a node's rank may have fallen: in the heap it must not be above that."""
+        if node in self._leaves:
+            self._leaves.push(node, self.rank(node))
 
     def victim(self) -> Any | None:
         """See `EvictionPolicy`."""
-        heap, live = self._heap, self._live
-        while heap:
-            entry = heap[0]
-            node = entry[2]
-            if live.get(node) is not entry:
-                heappop(heap)
-            elif (rank := self.rank(node)) == entry[0]:
+        while lowest := self._leaves.lowest():
+            rank, node = lowest
+            today = self.rank(node)
+            if today == rank:
                 return node
-            else:
-                live[node] = risen = (rank, entry[1], node)
-                heapreplace(heap, risen)
+            self._leaves.push(node, today)
         return None

@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush, nlargest
 from itertools import count
 from typing import Any, Final
 
+from radixkv.keys import TOKEN_BYTES
 from radixkv.manager import BlockManager
 from radixkv.radix_cache import RadixCache
 from radixkv.tree import Node
@@ -68,27 +69,28 @@ def reset(manager: BlockManager) -> int:
 
 
 def _prefixes(cache: RadixCache, decode: Decode | None) -> list[Json]:
-    """The prefixes used last, the newest first; of those used at once, the longest comes last.
+    """The prefixes used last, the newest first.
 
     A node is used no later than its parent, so a search from the root that always goes on with the newest node meets
     them in that order, and need not look at the rest.
     """
     tree, order = cache.tree, count()
     found: list[Json] = []
-    newest = max((child.last_use for child in tree.root.children.values()), default=0)
+    newest = _newest(tree.root)
     waiting = [(-child.last_use, next(order), 0, child) for child in tree.root.children.values()]
     heapify(waiting)
     while waiting and len(found) < PREFIXES_SHOWN:
         _, _, above, node = heappop(waiting)
-        blocks = above + len(node.blocks)
+        chain = _chain(node)
+        blocks, node = above + sum(len(link.blocks) for link in chain), chain[-1]
         entry = {
             "tokens": blocks * tree.block_size,
-            "own_tokens": len(node.blocks) * tree.block_size,
+            "own_tokens": (blocks - above) * tree.block_size,
             "branches": len(node.children),
             "locks": node.locks,
             "age": newest - node.last_use,
         }
-        found.append(entry if decode is None else entry | {"text": _snippet(node, decode)})
+        found.append(entry if decode is None else entry | {"text": _snippet(chain, decode)})
         for child in node.children.values():
             heappush(waiting, (-child.last_use, next(order), blocks, child))
     return found
@@ -101,19 +103,36 @@ def draw(cache: RadixCache, decode: Decode | None) -> str:
     The branches nearest the root get their lines first. What is left out is counted.
     """
     tree = cache.tree
-    newest = max((child.last_use for child in tree.root.children.values()), default=0)
+    newest = _newest(tree.root)
     shown = _choose(tree.root)
     lines = [f"{_count(tree.num_nodes, 'node')}, {_count(tree.num_blocks * tree.block_size, 'token')} cached"]
-    stack: list[tuple[Node[int] | int, str, bool]] = _below(tree.root, shown, "")
+    stack = _below(tree.root, shown, "")
     while stack:
         node, indent, last = stack.pop()
         branch = "└─" if last else "├─"
         if isinstance(node, int):
             lines.append(f"{indent}{branch} … {node:,} more")
             continue
-        lines.append(f"{indent}{branch} {_describe(node, tree.block_size, newest, decode)}")
-        stack.extend(_below(node, shown, indent + ("   " if last else "│  ")))
+        chain = _chain(node)
+        lines.append(f"{indent}{branch} {_describe(chain, tree.block_size, newest, decode)}")
+        stack.extend(_below(chain[-1], shown, indent + ("   " if last else "│  ")))
     return "\n".join(lines)
+
+
+def _newest(root: Node[int]) -> int:
+    return max((child.last_use for child in root.children.values()), default=0)
+
+
+def _chain(node: Node[int]) -> list[Node[int]]:
+    """The node and what follows it without a fork, used and locked as it is: an answer grows block by block."""
+    chain = [node]
+    while len(node.children) == 1:
+        (child,) = node.children.values()
+        if (child.last_use, child.locks) != (node.last_use, node.locks):
+            break
+        chain.append(child)
+        node = child
+    return chain
 
 
 def _choose(root: Node[int]) -> dict[Node[int], list[Node[int]]]:
@@ -126,7 +145,7 @@ def _choose(root: Node[int]) -> dict[Node[int], list[Node[int]]]:
             room = min(BRANCHES_SHOWN, LINES_SHOWN - lines)
             shown[node] = nlargest(room, node.children.values(), key=lambda child: child.last_use)
             lines += len(shown[node])
-            below.extend(shown[node])
+            below.extend(_chain(child)[-1] for child in shown[node])
         level = below
     return shown
 
@@ -141,18 +160,23 @@ def _below(
     return [(child, indent, child is children[-1]) for child in reversed(children)]
 
 
-def _describe(node: Node[int], block_size: int, newest: int, decode: Decode | None) -> str:
-    parts = [_count(len(node.blocks) * block_size, "token")]
-    if node.locks:
-        parts.append(_count(node.locks, "lock"))
-    parts.append(f"age {newest - node.last_use:,}")
-    text = "" if decode is None else f"  {_snippet(node, decode)!r}"
+def _describe(chain: Sequence[Node[int]], block_size: int, newest: int, decode: Decode | None) -> str:
+    parts = [_count(sum(len(node.blocks) for node in chain) * block_size, "token")]
+    if locks := chain[-1].locks:
+        parts.append(_count(locks, "lock"))
+    parts.append(f"age {newest - chain[-1].last_use:,}")
+    text = "" if decode is None else f"  {_snippet(chain, decode)!r}"
     return ", ".join(parts) + text
 
 
-def _snippet(node: Node[int], decode: Decode) -> str:
-    """The beginning of a node's own text. Reads no more tokens than it shows letters."""
-    text = decode(array("I", node.label)[:LETTERS_SHOWN].tolist())
+def _snippet(chain: Sequence[Node[int]], decode: Decode) -> str:
+    """The beginning of a chain's own text. Reads no more tokens than it shows letters."""
+    tokens = array("I")
+    for node in chain:
+        tokens.extend(array("I", node.label[: (LETTERS_SHOWN - len(tokens)) * TOKEN_BYTES]))
+        if len(tokens) == LETTERS_SHOWN:
+            break
+    text = decode(tokens.tolist())
     return text if len(text) <= LETTERS_SHOWN else text[: LETTERS_SHOWN - 1] + "…"
 
 

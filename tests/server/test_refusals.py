@@ -197,7 +197,7 @@ def test_api_key(start: Any) -> None:
         assert (401, "invalid_api_key") == _status(response)
         assert "Bearer" == response.headers["www-authenticate"]
     for wrong in ("Bearer wrong", "Basic secret", "secret", "Bearer sécret"):
-        assert 401 == server.http.get("/v1/models", headers={"Authorization": wrong.encode()}).status_code
+        assert 401 == server.http.get("/v1/models", headers={b"Authorization": wrong.encode()}).status_code
     assert "tiny" == server.client.models.list().data[0].id
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|start|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n{% endfor %}"
@@ -11,7 +12,7 @@ CHAT_TEMPLATE = (
 )
 SPECIAL = ["<|start|>", "<|end|>"]
 TEXTS = ["the quick brown fox jumps over the lazy dog", "a prefix cache keeps what it has computed", "0123456789"] * 4
-MAX_CONTEXT = 512
+MAX_CONTEXT = 2048
 
 
 def make_tokenizer(folder: Path) -> None:
@@ -29,7 +30,8 @@ def make_tokenizer(folder: Path) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", clean_up_tokenization_spaces=False)
+    make: Any = PreTrainedTokenizerFast
+    fast = make(tokenizer_object=tokenizer, eos_token="<|end|>", clean_up_tokenization_spaces=False)
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(folder)
 

@@ -21,7 +21,7 @@ app.command()(serve)
 app.command()(demo)
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001  # typer calls it so
+def _version(wanted: bool) -> None:  # typer calls it so
     if wanted:
         typer.echo(f"radixkv {__version__}")
         raise typer.Exit

@@ -16,7 +16,8 @@ _SERVER = "Server"
 
 def serve(  # noqa: PLR0913, PLR0917  # one parameter an option
     model: Annotated[
-        str | None, typer.Option(help="A folder, a .gguf file or a Hugging Face name. By default, SmolLM2-135M-Instruct.")
+        str | None,
+        typer.Option(help="A folder, a .gguf file or a Hugging Face name. By default, SmolLM2-135M-Instruct."),
     ] = None,
     dtype: Annotated[
         Literal["auto", "bfloat16", "float16", "float32"], typer.Option(help="Of weights and cache.")
@@ -86,6 +87,10 @@ def serve(  # noqa: PLR0913, PLR0917  # one parameter an option
         from radixkv.errors import RadixKVError  # noqa: PLC0415
         from radixkv.server.config import ServerConfig  # noqa: PLC0415
         from radixkv.server.process import serve as run  # noqa: PLC0415
+
+    def make_engine() -> Engine:
+        return Engine(load_model(model or DEFAULT_MODEL, dtype=dtype, device=device), engine_config)
+
     try:
         engine_config = EngineConfig(
             num_blocks=blocks,
@@ -110,6 +115,8 @@ def serve(  # noqa: PLR0913, PLR0917  # one parameter an option
             request_seconds=request_timeout,
             grace_seconds=grace,
         )
-        run(lambda: Engine(load_model(model or DEFAULT_MODEL, dtype=dtype, device=device), engine_config), server_config)
+        run(
+            lambda: Engine(load_model(model or DEFAULT_MODEL, dtype=dtype, device=device), engine_config), server_config
+        )
     except RadixKVError as error:
         raise fail(str(error)) from None

@@ -65,12 +65,12 @@ async def metrics(request: Request) -> Response:
 
 
 async def cache(request: Request) -> Response:
-    """`GET /cache`: the cache as JSON; with `?tree=1`, its tree drawn as well."""
+    """`GET /cache`: the cache as JSON; with `?tree=1` its tree drawn, with `?check=1` its invariants proved."""
     state = _state(request)
     serving = _loaded(state)
     decode = serving.tokens.decode if state.config.show_text else None
-    tree = request.query_params.get("tree", "0") not in {"0", "false", ""}
-    view = await _in_engine(serving, partial(cache_view.view, decode=decode, tree=tree))
+    tree, check = (request.query_params.get(name, "0") not in {"0", "false", ""} for name in ("tree", "check"))
+    view = await _in_engine(serving, partial(cache_view.view, decode=decode, tree=tree, check=check))
     return JSONResponse({"prefix_cache": serving.engine.config.prefix_cache} | view)
 
 

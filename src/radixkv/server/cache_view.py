@@ -1,6 +1,6 @@
 """The cache as an operator sees it: sizes, counters, the prefixes used last, and the tree drawn.
 
-Everything here runs in the engine's thread between two steps, so it looks at a bounded part of the cache.
+Everything here runs in the engine's thread between two steps, so what is asked often looks at a bounded part of it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush, nlargest
 from itertools import count
 from typing import Any, Final
 
+from radixkv.errors import InvariantError
 from radixkv.keys import TOKEN_BYTES
 from radixkv.manager import BlockManager
 from radixkv.radix_cache import RadixCache
@@ -26,10 +27,11 @@ LINES_SHOWN: Final = 60
 LETTERS_SHOWN: Final = 48
 
 
-def view(manager: BlockManager, *, decode: Decode | None, tree: bool) -> Json:
+def view(manager: BlockManager, *, decode: Decode | None, tree: bool = False, check: bool = False) -> Json:
     """Sizes, counters and prefixes as JSON; with `decode`, their text too, and with `tree`, a drawing.
 
-    O(nodes shown, and the children of those).
+    O(nodes shown, and the children of those). With `check`, every block is counted again, O(blocks of the pool), and
+    what is wrong, if anything, is said.
     """
     cache, pool = manager.cache, manager.pool
     stats = asdict(manager.stats)
@@ -52,7 +54,17 @@ def view(manager: BlockManager, *, decode: Decode | None, tree: bool) -> Json:
     }
     if tree:
         answer["tree"] = draw(cache, decode) if isinstance(cache, RadixCache) else None
+    if check:
+        answer["invariants"] = _verdict(manager)
     return answer
+
+
+def _verdict(manager: BlockManager) -> str:
+    try:
+        manager.check_invariants()
+    except InvariantError as error:
+        return f"broken: {error}"
+    return "hold"
 
 
 def reset(manager: BlockManager) -> int:
@@ -140,7 +152,7 @@ def _choose(root: Node[int]) -> dict[Node[int], list[Node[int]]]:
     shown: dict[Node[int], list[Node[int]]] = {}
     level, lines = [root], 0
     while level and lines < LINES_SHOWN:
-        below = []
+        below: list[Node[int]] = []
         for node in level:
             room = min(BRANCHES_SHOWN, LINES_SHOWN - lines)
             shown[node] = nlargest(room, node.children.values(), key=lambda child: child.last_use)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from openai import OpenAI
+from openai import APIError, OpenAI
 
 from radixkv.errors import RadixKVError
 
@@ -36,7 +36,7 @@ END_SECONDS: Final = 20.0
 
 
 class DemoError(RadixKVError):
-    """The demo's server did not start."""
+    """The demo's server did not start, or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +58,24 @@ def run(model: str | None, *, max_tokens: int, say: Callable[[str], None]) -> li
         say: takes the lines to show.
 
     Raises:
-        DemoError: the server did not start; it has said why.
+        DemoError: the server did not start, and has said why, or it refused a question.
     """
     arguments = [] if model is None else ["--model", model]
     say("Starting a server; the first time ever, it makes the model ready.")
-    with serving([*arguments, "--show-text", "--no-access-log"]) as url, OpenAI(
-        base_url=f"{url}/v1", api_key="unused"
-    ) as client:
+    with (
+        serving([*arguments, "--show-text", "--no-access-log"]) as url,
+        OpenAI(base_url=f"{url}/v1", api_key="unused") as client,
+    ):
         name = client.models.list().data[0].id
         say(f"\nA chat with {name} at {url}/v1:")
         messages: list[Any] = [{"role": "system", "content": SYSTEM}]
         turns = []
         for question in QUESTIONS:
             messages.append({"role": "user", "content": question})
-            turns.append(turn := ask(client, name, messages, max_tokens))
+            try:
+                turns.append(turn := ask(client, name, messages, max_tokens))
+            except APIError as error:
+                raise DemoError(f"the server did not answer: {error.message}") from None
             messages.append({"role": "assistant", "content": turn.text})
             say(f"\n  you    {question}\n  model  {turn.text.strip()}")
         say("\n  turn  prompt tokens  cached  computed  time to first token")

@@ -66,14 +66,15 @@ class Generation:
                 submitted before it goes when the generation is closed.
         """
         for place, prompt in enumerate(prompts):
+            name = "The prompt" if len(prompts) == 1 else f"Prompt {place}"
             for index in range(n):
                 try:
                     self._submit(place, prompt, _seeded(params, index), namespace)
                 except PromptTooLongError as error:
-                    message = f"Prompt {place} has {error.tokens} tokens; at most {error.limit} fit."
+                    message = f"{name} has {error.tokens} tokens; at most {error.limit} fit."
                     raise ApiError(400, message, param=param, code="context_length_exceeded") from None
                 except TokenError as error:
-                    message = f"Prompt {place}: {error}."
+                    message = f"{name} is refused: {error}."
                     raise ApiError(400, message, param=param, code="invalid_value") from None
                 except QueueFullError:
                     message = "Too many requests are waiting."

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from copy import deepcopy
 from functools import partial
 from math import ceil
+from pathlib import Path
 from time import time
 from typing import Any, Final
 
@@ -117,7 +118,8 @@ async def _lifespan(
 
 def _ready(state: ServerState, engine: Engine) -> None:
     model = engine.model
-    name = state.config.served_name or model.name
+    path = Path(model.name)  # a folder of this machine is nobody's business but its own
+    name = state.config.served_name or (path.name if path.exists() else model.name)
     state.ready(Serving(engine, Tokens(model.tokenizer), name, int(time())))
     log.info("Ready: %s", name)
 

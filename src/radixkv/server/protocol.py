@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Generic, Literal, Self, TypeGuard, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic_core import from_json
@@ -154,16 +154,11 @@ class CompletionBody(Body):
     @property
     def prompts(self) -> list[str] | list[list[int]]:
         """One text or one list of tokens a prompt."""
-        prompt = self.prompt
-        if isinstance(prompt, str):
-            return [prompt]
-        if _are_tokens(prompt):
-            return [prompt]
-        return prompt
-
-
-def _are_tokens(prompt: list[str] | list[int] | list[list[int]]) -> TypeGuard[list[int]]:
-    return bool(prompt) and isinstance(prompt[0], int)
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        tokens = [item for item in self.prompt if isinstance(item, int)]
+        texts = [item for item in self.prompt if isinstance(item, str)]
+        return [tokens] if tokens else texts or [item for item in self.prompt if isinstance(item, list)]
 
 
 B = TypeVar("B", bound=Body)

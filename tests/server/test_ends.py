@@ -70,9 +70,12 @@ def test_half_of_32_streams_hang_up(start: Any) -> None:
 
     def chat(number: int) -> int:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30)
-        with client, client.completions.create(
-            model="tiny", prompt=[40 + number % 4, 50, 60 + number], max_tokens=40, stream=True
-        ) as stream:
+        with (
+            client,
+            client.completions.create(
+                model="tiny", prompt=[40 + number % 4, 50, 60 + number], max_tokens=40, stream=True
+            ) as stream,
+        ):
             pieces = 0
             for _ in stream:
                 pieces += 1
@@ -117,9 +120,7 @@ def test_calls_that_outlast_the_grace_time_are_told(start: Any, *, stream: bool)
     """An error event and `[DONE]`, or a 503: no connection is cut."""
     server: Running = start(step_seconds=0.02, blocks=2000, grace_seconds=0.3)
     done: list[httpx.Response] = []
-    reader = threading.Thread(
-        target=lambda: done.append(server.complete(prompt=[40], max_tokens=5000, stream=stream))
-    )
+    reader = threading.Thread(target=lambda: done.append(server.complete(prompt=[40], max_tokens=5000, stream=stream)))
     reader.start()
     until(lambda: server.engine.snapshot().running)
 

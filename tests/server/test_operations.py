@@ -163,7 +163,7 @@ def test_a_reset_while_something_is_locked(start: Any) -> None:
     """409, and nothing changed."""
     server: Running = start()
     server.complete(prompt=[40, 41, 42, 43, 44])
-    node = server.engine.call(lambda manager: _pin(manager)).result(10)
+    node = server.engine.call(_pin).result(10)
 
     response = server.http.post("/cache/reset")
 

@@ -39,6 +39,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": None}, "messages", "missing_required_parameter"),
     ({"messages": []}, "messages", "invalid_value"),
     ({"messages": "hi"}, "messages", "invalid_value"),
+    ({"messages": ["hi"]}, "messages[0]", "invalid_value"),
     ({"messages": [USER, {"role": "robot", "content": "hi"}]}, "messages[1].role", "invalid_value"),
     ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "invalid_value"),

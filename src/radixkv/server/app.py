@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
@@ -129,16 +129,15 @@ async def _in_engine(serving: Serving, function: Callable[[BlockManager], T]) ->
         raise ApiError(503, "The engine has stopped.", code="engine_stopped") from None
 
 
-async def _api_error(request: Request, error: Exception) -> Response:
-    return error.response() if isinstance(error, ApiError) else await _failure(request, error)
+async def _api_error(_request: Request, error: Exception) -> Response:
+    return cast("ApiError", error).response()
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """Starlette's own errors, a path or a method that there is not, as error objects."""
-    if not isinstance(error, HTTPException):
-        return await _failure(request, error)
-    response = no_route(error.status_code, request.url.path).response()
-    response.headers.update(error.headers or {})
+    problem = cast("HTTPException", error)
+    response = no_route(problem.status_code, request.url.path).response()
+    response.headers.update(problem.headers or {})
     return response
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from time import time
@@ -108,10 +109,9 @@ async def _answer(  # noqa: PLR0913, PLR0917  # one call, all that is known of i
 async def _whole(generation: Generation, form: Form, answer: Json) -> Json:
     """The answer in one piece, once every choice has ended."""
     transcripts = [Transcript() for _ in generation.choices]
-    async for item in generation.outputs():
-        if item is not None:
-            index, output = item
-            transcripts[index].add(output)
+    while generation.running:
+        index, output = await generation.next()
+        transcripts[index].add(output)
     choices = [
         form.whole(index, transcript.text, transcript.logprobs, transcript.reason)
         for index, transcript in enumerate(transcripts)
@@ -129,11 +129,13 @@ async def _events(
         if (choice := form.opening(index)) is not None:
             yield event(chunk | {"choices": [choice]} | counts)
     try:
-        async for item in generation.outputs(heartbeat_seconds=heartbeat_seconds):
-            if item is None:
+        while generation.running:
+            try:
+                async with asyncio.timeout(heartbeat_seconds):
+                    index, output = await generation.next()
+            except TimeoutError:
                 yield HEARTBEAT
                 continue
-            index, output = item
             if output.text or output.logprobs or output.finish_reason:
                 choice = form.piece(index, output.text, output.logprobs, output.finish_reason)
                 yield event(chunk | {"choices": [choice]} | counts)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
+
+from prometheus_client import Histogram
 
 from radixkv.engine.engine import Engine
 from radixkv.engine.errors import EngineStoppedError, PromptTooLongError, QueueFullError
@@ -91,30 +93,27 @@ class Generation:
         """End the call with an error, once what came before it is read. On the loop's thread."""
         self._inbox.put_nowait(error)
 
-    async def outputs(self, *, heartbeat_seconds: float | None = None) -> AsyncIterator[tuple[int, Output] | None]:
-        """Each output with its choice's index, until every choice has ended; None where none came for so long.
+    @property
+    def running(self) -> bool:
+        """Whether a choice has not ended yet. O(choices)."""
+        return not all(choice.ended for choice in self.choices)
+
+    async def next(self) -> tuple[int, Output]:
+        """Wait for the next output, while `running`: its choice's index, and it. To be cancelled at any time.
 
         Raises:
             ApiError: the call was interrupted, or the engine failed.
         """
-        running = len(self.choices)
-        while running:
-            try:
-                async with asyncio.timeout(heartbeat_seconds):
-                    item = await self._inbox.get()
-            except TimeoutError:
-                yield None
-                continue
-            if isinstance(item, ApiError):
-                raise item
-            index, output = item
-            self._note(self.choices[index], output)
-            running -= self.choices[index].ended
-            if output.finish_reason == "error":
-                raise ApiError(500, "The engine failed on this request.", code="engine_error")
-            if output.finish_reason == "cancelled":
-                raise ApiError(503, "The server is stopping.", code="server_stopping")
-            yield index, output
+        item = await self._inbox.get()
+        if isinstance(item, ApiError):
+            raise item
+        index, output = item
+        self._note(self.choices[index], output)
+        if output.finish_reason == "error":
+            raise ApiError(500, "The engine failed on this request.", code="engine_error")
+        if output.finish_reason == "cancelled":
+            raise ApiError(503, "The server is stopping.", code="server_stopping")
+        return index, output
 
     def close(self) -> None:
         """Cancel every choice that has not ended. Safe to call again."""
@@ -143,18 +142,22 @@ class Generation:
             choice.cached_tokens = output.cached_tokens
             metrics.prompt_tokens.inc(choice.prompt_tokens)
             metrics.cached_tokens.inc(choice.cached_tokens)
-            if times.admitted is not None and times.first_token is not None:
-                metrics.queue.observe(times.admitted - times.submitted)
-                metrics.first_token.observe(times.first_token - times.submitted)
+            _observe(metrics.queue, times.submitted, times.admitted)
+            _observe(metrics.first_token, times.submitted, times.first_token)
         choice.tokens += len(output.token_ids)
         metrics.generated_tokens.inc(len(output.token_ids))
         if output.finish_reason is not None:
             choice.ended = True
             metrics.ends.labels(output.finish_reason).inc()
-            if times.finished is not None and times.first_token is not None:
-                metrics.request.observe(times.finished - times.submitted)
-                if choice.tokens > 1:
-                    metrics.per_token.observe((times.finished - times.first_token) / (choice.tokens - 1))
+            _observe(metrics.request, times.submitted, times.finished)
+            if choice.tokens > 1:
+                _observe(metrics.per_token, times.first_token, times.finished, choice.tokens - 1)
+
+
+def _observe(histogram: Histogram, start: float | None, end: float | None, parts: int = 1) -> None:
+    """Note the time between two moments, or its part, if both have come."""
+    if start is not None and end is not None:
+        histogram.observe((end - start) / parts)
 
 
 def _seeded(params: SamplingParams, index: int) -> SamplingParams:

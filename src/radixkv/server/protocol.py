@@ -192,10 +192,8 @@ def parse(data: bytes, kind: type[B]) -> Call[B]:
     for name in labels:
         del fields[name]
     _drop_neutral(fields)
-    if kind is ChatBody:
-        fields["messages"] = _plain_messages(fields.get("messages"))
-        if fields["messages"] is None:
-            del fields["messages"]
+    if kind is ChatBody and isinstance(fields.get("messages"), list):
+        fields["messages"] = _plain_messages(fields["messages"])
     try:
         body = kind.model_validate(fields)
     except ValidationError as error:
@@ -211,10 +209,8 @@ def _drop_neutral(fields: dict[str, Any]) -> None:
         fields.pop(name, None)
 
 
-def _plain_messages(messages: Any) -> Any:
+def _plain_messages(messages: list[Any]) -> list[Any]:
     """The messages without the empty fields that clients send back from an answer; what is not served is refused."""
-    if not isinstance(messages, list):
-        return messages
     plain = []
     for place, message in enumerate(messages):
         if isinstance(message, dict):

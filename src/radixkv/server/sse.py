@@ -71,4 +71,5 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for data in self._events:
             await send({"type": "http.response.body", "body": data, "more_body": True})
+            await asyncio.sleep(0)  # a backlog must not keep the loop from hearing that the client has gone
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -60,7 +60,7 @@ def as_json(results: ratios.Results) -> dict[str, Any]:
 def main() -> int:
     """Measure, print, and say by the exit status (under --strict) whether every target was reached."""
     parser = argparse.ArgumentParser(prog="benchmarks.core", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a smoke run of about a minute; its figures mean little")
+    parser.add_argument("--quick", action="store_true", help="a smoke run of a minute or two; its figures mean little")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
     parser.add_argument("--strict", action="store_true", help="exit with 1 where a target is missed")

@@ -105,7 +105,7 @@ def measure(requests: int, *, quick: bool) -> dict[str, dict[str, Tails]]:
         for name in sides_at(block_size):
             print(f"... tails of {name}, block size {block_size}", file=sys.stderr, flush=True)
             skip = block_size == 1 or name == "sglang-python"
-            evictions = 0 if skip else 3 if quick else FIRST_EVICTIONS
+            evictions = 0 if skip or quick else FIRST_EVICTIONS
             command = [sys.executable, "-m", "benchmarks.tails", name, str(block_size), str(requests), str(evictions)]
             output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             found.setdefault(str(block_size), {})[name] = json.loads(output)

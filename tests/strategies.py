@@ -1,4 +1,4 @@
-"""Hypothesis strategies: block sizes 1 to 4 and an alphabet of three tokens, so that prefixes meet and part all the time."""
+"""Hypothesis strategies: block sizes 1 to 4 and three tokens, so that prefixes meet and part all the time."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -10,15 +10,23 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from itertools import compress
-from operator import index, ne
+from operator import index
 from secrets import token_bytes
 
 from radixkv.cache import PrefixCache
 from radixkv.counters import CacheCounters
 from radixkv.errors import BlockCountError, InvariantError, LockError, StaleNodeError
 from radixkv.eviction import make_policy
-from radixkv.keys import DIGEST_BYTES, TokenKey, Tokens, block_hashes, block_ids, check_namespace, check_size
+from radixkv.keys import (
+    DIGEST_BYTES,
+    TokenKey,
+    Tokens,
+    block_hashes,
+    block_ids,
+    check_namespace,
+    check_size,
+    differing_ids,
+)
 from radixkv.types import Inserted, PrefixMatch, PrefixProbe, PrefixStats
 
 
@@ -151,8 +159,7 @@ class HashCache(PrefixCache[HashBlock]):
         names = self._names(key, namespace, count)
         path = self._walk(names)
         self._use(path, priority)
-        given = ids[: len(path)]
-        duplicates = array("I", compress(given, map(ne, given, [step.block for step in path])))
+        duplicates = differing_ids(ids[: len(path)], array("I", [step.block for step in path]))
         node = path[-1] if path else self._root
         new_blocks = count - len(path)
         if new_blocks:

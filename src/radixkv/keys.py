@@ -10,8 +10,8 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from numbers import Integral
-from operator import index
+from itertools import compress
+from operator import index, ne
 from typing import Any, Final, Protocol, SupportsIndex, TypeAlias
 
 from radixkv.errors import BlockIdError, NamespaceError, SizeError, TokenError
@@ -20,6 +20,8 @@ TOKEN_BYTES: Final = array("I").itemsize
 TOKEN_LIMIT: Final = 2**32
 DIGEST_BYTES: Final = 32
 
+_ZERO: Final = array("I", [0]).tobytes()
+_ONE: Final = array("I", [1]).tobytes()
 _INTEGER_FORMATS: Final = frozenset("bBhHiIlLqQnN")
 _SIGNED_FORMATS: Final = frozenset("bhilqn")
 _TYPECODES: Final = {1: "Bb", 2: "Hh", 4: "Ii", 8: "Qq"}  # by width; unsigned, signed
@@ -106,6 +108,18 @@ Tokens: TypeAlias = TokenKey | Sequence[SupportsIndex] | _ArrayLike
 """What calls take as tokens: a `TokenKey`, or what one can be made of (buffers of numpy and torch too)."""
 
 
+def common_prefix(one: bytes, other: bytes) -> int:
+    """How many leading bytes two keys share, in whole tokens. A bisection over `memcmp`s."""
+    low, high = 0, min(len(one), len(other)) // TOKEN_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one.startswith(other[low * TOKEN_BYTES : middle * TOKEN_BYTES], low * TOKEN_BYTES):
+            low = middle
+        else:
+            high = middle - 1
+    return low * TOKEN_BYTES
+
+
 def check_size(name: str, given: int, minimum: int) -> int:
     """`given` as a plain int, or `SizeError` if it is no integer or below `minimum`."""
     try:
@@ -139,6 +153,22 @@ def block_ids(ids: Iterable[int]) -> array[int]:
             if not _is_uint32(value):
                 raise BlockIdError(index=position, value=value) from None
         raise
+
+
+def differing_ids(given: array[int], cached: array[int]) -> array[int]:
+    """Of two runs of ids of one length, those of `given` that are not what `cached` has at their place, in order.
+
+    Mostly the runs agree up to some point and nowhere behind it; that is told by whole-run operations, and only a
+    mixture is gone through id by id.
+    """
+    start = common_prefix(given.tobytes(), cached.tobytes()) // TOKEN_BYTES
+    given, cached = given[start:], cached[start:]
+    # A word of the XOR is 0 where two ids agree; if none is, taking 1 from each sets no top bit that was not set.
+    differences = int.from_bytes(given.tobytes(), "little") ^ int.from_bytes(cached.tobytes(), "little")
+    ones = int.from_bytes(b"\1\0\0\0" * len(given), "little")
+    if (differences - ones) & ~differences & (ones << 31):
+        return array("I", compress(given, map(ne, given, cached)))
+    return given
 
 
 def block_hashes(key: TokenKey, block_size: int, secret: bytes, namespace: str | None, count: int) -> list[bytes]:
@@ -200,13 +230,14 @@ def _no_buffer(tokens: object, error: Exception) -> TokenError:
 
 
 def _pack_integers(tokens: Sequence[SupportsIndex]) -> bytes:
-    # `array` would take a bool, or a tensor of one, for an int.
-    if set(map(type, tokens)) - {int} and not all(map(_is_uint32, tokens)):
-        raise _first_fault(tokens)
     try:
-        return array("I", tokens).tobytes()  # type: ignore[type-var]  # it takes all that has __index__
+        packed = array("I", tokens).tobytes()  # type: ignore[type-var]  # it takes all that has __index__
     except (OverflowError, TypeError):
         raise _first_fault(tokens) from None
+    # `array` takes bools, as 0 and 1; only where one of these may be is it worth a look at every token's type.
+    if (_ZERO in packed or _ONE in packed) and set(map(type, tokens)) - {int} and not all(map(_is_uint32, tokens)):
+        raise _first_fault(tokens)
+    return packed
 
 
 def _pack_view(view: memoryview) -> bytes:
@@ -242,6 +273,9 @@ def _first_fault(tokens: Iterable[object]) -> TokenError:
 
 
 def _is_uint32(value: object) -> bool:
-    if isinstance(value, bool) or (hasattr(value, "__array__") and not isinstance(value, Integral)):
-        return False  # an array of one element has an index, even one of bool
-    return isinstance(value, SupportsIndex) and 0 <= index(value) < TOKEN_LIMIT
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool"):
+        return False
+    try:
+        return 0 <= index(value) < TOKEN_LIMIT  # type: ignore[arg-type]  # the TypeError is the question
+    except TypeError:
+        return False

@@ -195,8 +195,10 @@ class BlockManager:
         Raises:
             BlockTableError: fewer tokens than before or more than there are, or the table is not running here;
                 nothing changed.
+            TypeError: no integer; nothing changed.
         """
         self._check_table(table, "running")
+        computed_tokens = index(computed_tokens)
         if not table.computed_tokens <= computed_tokens <= table.num_tokens:
             raise BlockTableError(
                 f"computed tokens must go from {table.computed_tokens} up to at most {table.num_tokens}, "

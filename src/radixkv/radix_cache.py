@@ -6,17 +6,16 @@ After Zheng et al., "SGLang: Efficient Execution of Structured Language Model Pr
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from itertools import compress
-from operator import index, ne
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from operator import index
 from zlib import crc32
 
 from radixkv.cache import PrefixCache
 from radixkv.counters import CacheCounters
 from radixkv.errors import BlockCountError, LockError
 from radixkv.eviction import make_policy
-from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, block_ids, check_namespace, check_size
+from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, block_ids, check_namespace, check_size, differing_ids
 from radixkv.tree import Node, RadixTree, namespace_hash
 from radixkv.types import Inserted, PrefixMatch, PrefixProbe, PrefixStats
 
@@ -84,15 +83,15 @@ class RadixCache(PrefixCache[Node[int]]):
 
         O(matched tokens) at `memcmp` speed, and O(nodes of the path).
         """
-        key = TokenKey.of(tokens)
-        check_namespace(namespace)
-        tree, data = self._tree, key.data
+        data = tokens.data if type(tokens) is TokenKey else TokenKey(tokens).data
+        if namespace is not None:
+            check_namespace(namespace)
+        tree = self._tree
         end = self._searched(data)
         path, matched, inside = tree.walk(data, end, namespace)
         if inside:
             path[-1] = self._split(path[-1], inside)
-        blocks = array("I")
-        blocks.frombytes(b"".join(self._use(path, None)))
+        blocks = self._use(path, None)
         node = path[-1] if path else tree.root
         query_tokens, hit_tokens = len(data) // TOKEN_BYTES, matched // TOKEN_BYTES
         counters = self._counters
@@ -105,7 +104,7 @@ class RadixCache(PrefixCache[Node[int]]):
             elif matched < end:
                 missing = data[matched : matched + tree.stride]
                 counters.missed(hit_tokens, self._block_name(node, missing, namespace) if counters.ghosts else None)
-        return PrefixMatch(hit_tokens, blocks, node)
+        return _match((hit_tokens, blocks, node))
 
     def match_length(self, tokens: Tokens, namespace: str | None = None) -> int:
         """See `PrefixCache`. O(matched tokens) at `memcmp` speed."""
@@ -130,12 +129,13 @@ class RadixCache(PrefixCache[Node[int]]):
 
         O(tokens) at `memcmp` speed, and O(nodes of the path).
         """
-        key = TokenKey.of(tokens)
-        check_namespace(namespace)
+        data = tokens.data if type(tokens) is TokenKey else TokenKey(tokens).data
+        if namespace is not None:
+            check_namespace(namespace)
         ids = block_ids(blocks)
         priority = index(priority)
         tree = self._tree
-        data, stride = key.data, tree.stride
+        stride = tree.stride
         count = len(data) // stride
         if len(ids) != count:
             raise BlockCountError(expected=count, given=len(ids))
@@ -143,17 +143,14 @@ class RadixCache(PrefixCache[Node[int]]):
         path, matched, inside = tree.walk(data, end, namespace)
         if inside:
             path[-1] = self._split(path[-1], inside)
-        runs = self._use(path, priority)
-        start = matched // stride
-        duplicates = array("I")
-        given = ids[:start].tobytes()
-        if given != (cached := b"".join(runs)):
-            pairs = array("I", given), array("I", cached)
-            duplicates.extend(compress(pairs[0], map(ne, *pairs)))
+        cached = self._use(path, priority)
+        start = len(cached)
+        given = ids[:start]
+        duplicates = array("I") if given == cached else differing_ids(given, cached)
         node = path[-1] if path else tree.root
         if start < count:
             node = self._attach(node, data[matched:end], ids[start:], namespace, priority)
-        return Inserted(count - start, duplicates, node)
+        return _inserted((count - start, duplicates, node))
 
     def lock(self, node: Node[int]) -> None:
         """See `PrefixCache`. O(nodes from `node` to the root)."""
@@ -174,18 +171,18 @@ class RadixCache(PrefixCache[Node[int]]):
         Returns ids leaf by leaf, each in path order. O(log leaves) a leaf, amortized over uses (`RankedPolicy`).
         """
         wanted = check_size("n", n, 0)
-        tree, policy = self._tree, self._policy
+        tree, policy, counters = self._tree, self._policy, self._counters
         out = array("I")
         while len(out) < wanted and (leaf := policy.victim()) is not None:
             parent = tree.prune(leaf)
             policy.removed(leaf)
             if _is_evictable(parent):
                 policy.evictable(parent)
-            namespace = leaf.edge[0] if isinstance(leaf.edge, tuple) else None
-            # A lookup of the leaf will find its first block missing.
-            self._counters.ghost(self._block_name(parent, leaf.label[: tree.stride], namespace))
+            # A lookup of the leaf will find its first block missing: that is the ghost.
+            namespace, first = leaf.edge if isinstance(leaf.edge, tuple) else (None, leaf.edge)
+            counters.ghost(self._block_name(parent, first, namespace))
             out.extend(leaf.blocks)
-        self._counters.evicted_blocks += len(out)
+        counters.evicted_blocks += len(out)
         return out
 
     def reset(self) -> array[int]:
@@ -225,15 +222,15 @@ class RadixCache(PrefixCache[Node[int]]):
         stride = self._tree.stride
         return (len(data) - TOKEN_BYTES) // stride * stride
 
-    def _use(self, path: list[Node[int]], priority: int | None) -> list[Any]:
-        """Stamp the nodes of a path, and return the ids they hold."""
+    def _use(self, path: list[Node[int]], priority: int | None) -> array[int]:
+        """Stamp the nodes of a path, and return a copy of the ids they hold."""
         self._clock = now = self._clock + 1
-        runs: list[Any] = []
+        blocks = array("I")
         for node in path:
             node.last_use = now
-            runs.append(node.blocks)
+            blocks.extend(node.blocks)
         self._policy.used(path, priority)
-        return runs
+        return blocks
 
     def _split(self, node: Node[int], at: int) -> Node[int]:
         upper = self._tree.split(node, at)
@@ -256,6 +253,11 @@ class RadixCache(PrefixCache[Node[int]]):
         """What a ghost is called: a checksum of the block that follows `node`, and of all before it."""
         before = namespace_hash(namespace) if node.parent is None else node.path_hash or self._tree.path_hash(node)
         return crc32(block, before)
+
+
+# Half the price of calling the named tuples by name, on the hot path.
+_match: Callable[[tuple[int, array[int], Node[int]]], PrefixMatch[Node[int]]] = partial(tuple.__new__, PrefixMatch)
+_inserted: Callable[[tuple[int, array[int], Node[int]]], Inserted[Node[int]]] = partial(tuple.__new__, Inserted)
 
 
 def _is_evictable(node: Node[int]) -> bool:

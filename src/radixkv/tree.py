@@ -266,7 +266,8 @@ class RadixTree(Generic[T]):
         Raises:
             StaleNodeError, LockError: as `check_node`; nothing changed.
         """
-        self.check_node(node)
+        if node.tree is not self:
+            self.check_node(node)
         if node is self.root:
             return
         node.pins += 1
@@ -282,7 +283,8 @@ class RadixTree(Generic[T]):
         Raises:
             StaleNodeError, LockError: as `check_node`, or the node itself is not locked; nothing changed.
         """
-        self.check_node(node)
+        if node.tree is not self:
+            self.check_node(node)
         if node is self.root:
             return
         if not node.pins:

@@ -68,9 +68,10 @@ class Shelf:
         if victim is None:
             return None
         assert victim is self.policy.victim(), "to name a victim changes nothing"
+        name = next(name for name, thing in self.things.items() if thing is victim)
         self.policy.removed(victim)
-        del self.things[victim.name]
-        return str(victim.name)
+        del self.things[name]
+        return name
 
     def drain(self) -> list[str]:
         """Everything that goes, in order."""
@@ -207,7 +208,7 @@ def test_does_not_grow_between_evictions(policy: str) -> None:
     assert sorted("abcdefghij") == sorted(made.drain())
 
 
-# --- what each one ranks by --------------------------------------------------------------------------------------------
+# --- what each one ranks by ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -308,7 +309,7 @@ def test_slru_moves_a_path_leaf_first() -> None:
     ],
 )
 def test_a_split_leaves_the_tail_as_it_was(policy: str, expected: list[str]) -> None:
-    """The upper half inherits and is used; the tail is not promoted. (For fifo the tail comes first: it is the leaf.)"""
+    """The upper half inherits and is used; the tail is not promoted, and comes first where the two rank alike."""
     made = shelf(policy)
     for name in "xyz":  # so that the protected segment has room for two
         made.insert(name, 9)
@@ -318,7 +319,7 @@ def test_a_split_leaves_the_tail_as_it_was(policy: str, expected: list[str]) -> 
         made.use("a")
     made.insert("b", 0)
     made.split("a", "A", used=True)
-    order = []
+    order: list[str | None] = []
     while len(order) < 3:
         if "A" in made.locked and ("a" not in made.things or policy == "mru"):
             made.unlock("A")
@@ -327,7 +328,7 @@ def test_a_split_leaves_the_tail_as_it_was(policy: str, expected: list[str]) -> 
     assert expected == order
 
 
-# --- pinned facts ------------------------------------------------------------------------------------------------------
+# --- pinned facts ----------------------------------------------------------------------------------------------------
 
 
 def hits(cache: Any, order: Iterable[int], room: int) -> int:
@@ -366,7 +367,7 @@ def test_mru_keeps_most_of_an_endless_cycle(kind: type[Any]) -> None:
 
 @every_policy
 def test_a_partial_hit_does_not_promote_the_tail(policy: str) -> None:
-    """In a radix cache: of a split edge only the matched half is used, so the tail goes first; B is newer (MRU: first)."""
+    """In a radix cache: of a split edge only the matched half is used, so the tail is the older of the leaves."""
     cache = RadixCache(1, eviction=policy)
     cache.insert([1, 2, 3], [10, 11, 12])
     cache.insert([5], [20])

@@ -63,6 +63,13 @@ class CacheMachine(RuleBasedStateMachine):
         self.fresh += count
         return list(range(self.fresh - count, self.fresh))
 
+    def do_match(self, tokens: Any, namespace: str | None, resumed: bool) -> Handle:
+        asked = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
+        found = self.model.match(asked, namespace, resumed)
+        match = self.cache.match_prefix(tokens, namespace, resumed=resumed)
+        assert (found.matched_tokens, found.blocks) == (match.matched_tokens, match.blocks.tolist())
+        return self.keep(match.node, found.end)
+
     def do_insert(self, tokens: list[int], namespace: str | None, priority: int, given: Sequence[int]) -> Handle:
         added = self.model.insert(tokens, given, namespace, priority)
         inserted = self.cache.insert(tokens, given, namespace, priority=priority)
@@ -82,11 +89,7 @@ class CacheMachine(RuleBasedStateMachine):
     def match(
         self, prompt: Prompt, namespace: str | None, resumed: bool, form: Callable[[Sequence[int]], Any]
     ) -> Handle:
-        tokens = prompt.spelled(self.model.block_size)
-        found = self.model.match(tokens, namespace, resumed)
-        match = self.cache.match_prefix(form(tokens), namespace, resumed=resumed)
-        assert (found.matched_tokens, found.blocks) == (match.matched_tokens, match.blocks.tolist())
-        return self.keep(match.node, found.end)
+        return self.do_match(form(prompt.spelled(self.model.block_size)), namespace, resumed)
 
     @rule(
         target=handles,
@@ -110,9 +113,11 @@ class CacheMachine(RuleBasedStateMachine):
     def insert_wrong_count(self, prompt: Prompt, namespace: str | None, off: int) -> None:
         tokens = prompt.spelled(self.model.block_size)
         given = list(range(len(tokens) // self.model.block_size + off))
-        assert answer(lambda: self.model.insert(tokens, given, namespace)) == answer(
-            lambda: self.cache.insert(tokens, given, namespace)
-        ) or len(tokens) < self.model.block_size
+        assert (
+            answer(lambda: self.model.insert(tokens, given, namespace))
+            == answer(lambda: self.cache.insert(tokens, given, namespace))
+            or len(tokens) < self.model.block_size
+        )
 
     @rule(prompt=strategies.prompts, namespace=strategies.namespaces)
     def look(self, prompt: Prompt, namespace: str | None) -> None:
@@ -166,7 +171,7 @@ class CacheMachine(RuleBasedStateMachine):
     def serve(self, prompt: Prompt, more: Prompt, namespace: str | None, priority: int, room: int) -> Any:
         """What a request does: match, lock, evict for room, insert prompt and outputs, unlock."""
         tokens = prompt.spelled(self.model.block_size)
-        node, end = self.match(prompt, namespace, False, list)
+        node, end = self.do_match(tokens, namespace, False)
         self.model.lock(end)
         self.cache.lock(node)
         self.do_evict(max(0, self.model.cached_blocks - room))
@@ -219,7 +224,12 @@ class CacheMachine(RuleBasedStateMachine):
 def run_machine(kind: str, policy: str, **limits: Any) -> None:
     """Run the machine for one cache and one policy; `limits` are Hypothesis settings."""
     machine = type(f"{kind}_{policy}", (CacheMachine,), {"kind": kind, "policy": policy})
-    chosen = {"max_examples": settings().max_examples // 2, "stateful_step_count": 40, "deadline": None, "suppress_health_check": list(HealthCheck)} | limits
+    chosen = {
+        "max_examples": settings().max_examples // 2,
+        "stateful_step_count": 40,
+        "deadline": None,
+        "suppress_health_check": list(HealthCheck),
+    } | limits
     run_state_machine_as_test(machine, settings=settings(**chosen))
 
 

@@ -1,5 +1,6 @@
 """The block manager, with each cache and with none, step by step beside the brute-force model."""
 
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -16,7 +17,6 @@ from hypothesis.stateful import (
 )
 
 from radixkv import BlockManager, OutOfBlocksError
-from radixkv.eviction import POLICIES
 from tests import strategies
 from tests.model import COUNTERS, MODELS, ModelManager, ModelTable, Refusal
 from tests.stateful.test_caches_beside_model import answer
@@ -36,9 +36,7 @@ class ManagerMachine(RuleBasedStateMachine):
     def start(self, block_size: int, num_blocks: int) -> None:
         cache = MODELS[self.prefix_cache](block_size, self.policy) if self.prefix_cache in MODELS else None
         self.model = ModelManager(num_blocks, block_size, cache)
-        self.manager: Any = BlockManager(
-            num_blocks, block_size, prefix_cache=self.prefix_cache, eviction=self.policy  # type: ignore[arg-type]
-        )
+        self.manager: Any = BlockManager(num_blocks, block_size, prefix_cache=self.prefix_cache, eviction=self.policy)
         self.held: list[Pair] = []
 
     def refuse(self, refusal: Refusal, call: Any) -> None:
@@ -49,13 +47,13 @@ class ManagerMachine(RuleBasedStateMachine):
         assert caught.value.wanted - caught.value.available == caught.value.missing
 
     def do_admit(self, tokens: list[int], namespace: str | None, priority: int) -> Pair | None:
-        call = lambda: self.manager.admit(tokens, namespace, priority=priority)  # noqa: E731
+        call = partial(self.manager.admit, tokens, namespace, priority=priority)
         try:
             expected, wanted = self.model.admit(tokens, namespace, priority)
         except Refusal as refusal:
             self.refuse(refusal, call)
             return None
-        table = call()
+        table: Any = call()
         self.model.give(expected, table.blocks.tolist()[-wanted:] if wanted else [])
         self.held.append((table, expected))
         return table, expected
@@ -164,7 +162,8 @@ class ManagerMachine(RuleBasedStateMachine):
         manager.check_invariants()
         manager.pool.check_invariants()
         cached = set(model.cache.ids.values()) if model.cache else set()
-        owners = {i: "free" if i in model.free else "cache" if i in cached else "request" for i in range(model.num_blocks)}
+        owners = dict.fromkeys(range(model.num_blocks), "request")
+        owners |= dict.fromkeys(model.free, "free") | dict.fromkeys(cached, "cache")
         assert owners == {i: manager.pool.owner(i) for i in range(model.num_blocks)}
         assert len(model.free) == manager.pool.num_free
         for table, expected in self.held:
@@ -213,11 +212,17 @@ def run_machine(prefix_cache: str, policy: str, **limits: Any) -> None:
     """Run the machine for one kind of cache and one policy; `limits` are Hypothesis settings."""
     name = f"{prefix_cache}_{policy}"
     machine = type(name, (ManagerMachine,), {"prefix_cache": prefix_cache, "policy": policy})
-    chosen = {"max_examples": settings().max_examples // 2, "stateful_step_count": 40, "deadline": None, "suppress_health_check": list(HealthCheck)} | limits
+    chosen = {
+        "max_examples": settings().max_examples // 2,
+        "stateful_step_count": 40,
+        "deadline": None,
+        "suppress_health_check": list(HealthCheck),
+    } | limits
     run_state_machine_as_test(machine, settings=settings(**chosen))
 
 
-CASES = [("none", "lru"), *((kind, policy) for kind in MODELS for policy in sorted(POLICIES))]
+# How a policy ranks is for the caches' own machine to find out; here each cache sees some of them.
+CASES = [("none", "lru"), ("radix", "lru"), ("radix", "slru"), ("radix", "mru"), ("hash", "lru"), ("hash", "priority")]
 
 
 @pytest.mark.parametrize(("prefix_cache", "policy"), CASES)

@@ -48,7 +48,7 @@ FORMS: dict[str, Callable[[list[int]], Any]] = {
     "list": list,
     "tuple": tuple,
     "another sequence": UserList,
-    "a deque is one too": lambda tokens: deque(tokens),
+    "a deque is one too": deque,
     "list of numpy scalars": lambda tokens: [np.int64(token) for token in tokens],
     "list of objects with __index__": lambda tokens: [Index(token) for token in tokens],
     "a TokenKey": TokenKey,
@@ -65,7 +65,9 @@ FORMS: dict[str, Callable[[list[int]], Any]] = {
     "read-only numpy": lambda tokens: np.frombuffer(np.array(tokens, np.int64).tobytes(), np.int64),
     "numpy column": lambda tokens: np.array([(token, 8) for token in tokens], np.int64).reshape(-1, 2)[:, 0],
     **{f"{dtype}": (lambda tokens, dtype=dtype: torch.tensor(tokens, dtype=dtype)) for dtype in TORCH_DTYPES},  # type: ignore[misc]
-    "strided torch": lambda tokens: torch.tensor([(token, 8) for token in tokens], dtype=torch.int64).reshape(-1, 2)[:, 0],
+    "strided torch": lambda tokens: torch.tensor([(token, 8) for token in tokens], dtype=torch.int64).reshape(-1, 2)[
+        :, 0
+    ],
 }
 
 
@@ -91,7 +93,9 @@ def test_a_range_gives_its_tokens() -> None:
     assert [9, 6, 3] == TokenKey(range(9, 0, -3)).tolist()
 
 
-@pytest.mark.parametrize("form", ["list", "array I", "array Q", "array q", "numpy <u4", "numpy >u4", "numpy >i8", "torch.int64"])
+@pytest.mark.parametrize(
+    "form", ["list", "array I", "array Q", "array q", "numpy <u4", "numpy >u4", "numpy >i8", "torch.int64"]
+)
 def test_the_largest_token_is_taken(form: str) -> None:
     """2**32 - 1 is a token."""
     assert [0, LARGEST, 2**31] == TokenKey(FORMS[form]([0, LARGEST, 2**31])).tolist()
@@ -101,12 +105,18 @@ def test_the_largest_token_is_taken(form: str) -> None:
     ("form", "value"),
     [
         *itertools.product(["list", "tuple", "another sequence"], [-1, LARGEST + 1, 2**64, -(2**64)]),
-        *itertools.product(["array q", "numpy <i8", "numpy >i8", "strided numpy <i8", "torch.int64"], [-1, LARGEST + 1, 2**62, -(2**62)]),
-        *itertools.product(["array b", "array h", "array i", "array l", "numpy <i1", "numpy >i2", "numpy <i4", "torch.int32"], [-1, -128]),
+        *itertools.product(
+            ["array q", "numpy <i8", "numpy >i8", "strided numpy <i8", "torch.int64"],
+            [-1, LARGEST + 1, 2**62, -(2**62)],
+        ),
+        *itertools.product(
+            ["array b", "array h", "array i", "array l", "numpy <i1", "numpy >i2", "numpy <i4", "torch.int32"],
+            [-1, -128],
+        ),
         *itertools.product(["array Q", "numpy <u8", "numpy >u8", "torch.uint64"], [LARGEST + 1, 2**64 - 1]),
         *itertools.product(["array i", "numpy <i4", "numpy >i4"], [-(2**31)]),
     ],
-)  # fmt: skip
+)
 def test_a_token_out_of_range_is_named(form: str, value: int) -> None:
     """The error says which token and where."""
     with pytest.raises(TokenError, match=rf"{value}\b.*index 2") as caught:
@@ -124,7 +134,9 @@ def test_a_range_out_of_bounds_is_refused() -> None:
     assert (2, -1) == (caught.value.index, caught.value.value)
 
 
-@pytest.mark.parametrize("value", [1.0, 1.5, float("nan"), True, False, "1", "", None, [1], (1,), b"1", 1j, np.float64(1)], ids=repr)
+@pytest.mark.parametrize(
+    "value", [1.0, 1.5, float("nan"), True, False, "1", "", None, [1], (1,), b"1", 1j, np.float64(1)], ids=repr
+)
 def test_an_element_that_is_no_integer_is_named(value: object) -> None:
     """A float, a bool, a string or a list among the tokens is refused, also where its value would do."""
     for tokens in ([7, value, 8], (7, value, value), UserList([7, value])):
@@ -135,7 +147,9 @@ def test_an_element_that_is_no_integer_is_named(value: object) -> None:
         assert value is caught.value.value
 
 
-@pytest.mark.parametrize("value", [np.bool_(True), torch.tensor(True), torch.tensor([1, 2]), np.array([1, 2])], ids=repr)
+@pytest.mark.parametrize(
+    "value", [np.bool_(True), torch.tensor(True), torch.tensor([1, 2]), np.array([1, 2])], ids=repr
+)
 def test_a_bool_scalar_or_an_array_among_the_tokens_is_refused(value: object) -> None:
     """numpy's and torch's bools are no tokens either, nor are arrays."""
     with pytest.raises(TokenError):
@@ -188,7 +202,7 @@ def generator() -> Iterator[int]:
         pytest.param(memoryview(bytes(2)).cast("?"), id="memoryview of bools"),
         pytest.param([[1, 2], [3, 4]], id="nested list"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_flat_sequence_of_integers_is_refused(tokens: Any) -> None:
     """Strings, sets, generators, bools, floats and anything of another dimension are a TokenError that says so."""
     with pytest.raises(TokenError, match="token"):
@@ -266,7 +280,9 @@ def test_the_text_of_a_key_is_short() -> None:
     assert len(repr(TokenKey(range(1000)))) < 100
 
 
-def digests(tokens: Sequence[int], block_size: int = 2, secret: bytes = SECRET, namespace: str | None = None) -> list[bytes]:
+def digests(
+    tokens: Sequence[int], block_size: int = 2, secret: bytes = SECRET, namespace: str | None = None
+) -> list[bytes]:
     return block_hashes(TokenKey(tokens), block_size, secret, namespace, len(tokens) // block_size)
 
 

@@ -20,8 +20,9 @@ class Lru:
     """
 
     def __init__(self) -> None:
-        self._recent: OrderedDict[Any, None] = OrderedDict()
+        self._in_order: OrderedDict[Any, None] = OrderedDict()
         self._late = LeafHeap()
+        self._newest = 0  # no use of a leaf in order was later
 
     def inserted(self, node: Any, priority: int) -> None:
         """See `EvictionPolicy`. Nothing to note: the cache stamps the node."""
@@ -30,11 +31,12 @@ class Lru:
         """See `EvictionPolicy`. Only the last node of a path can be a leaf."""
         if path:
             leaf = path[-1]
-            if leaf in self._recent:
-                self._recent.move_to_end(leaf)
+            if leaf in self._in_order:
+                self._in_order.move_to_end(leaf)
+                self._newest = leaf.last_use
             elif leaf in self._late:
                 self._late.discard(leaf)
-                self._recent[leaf] = None
+                self.evictable(leaf)
 
     def split(self, upper: Any, lower: Any) -> None:
         """See `EvictionPolicy`. Nothing to note: the tree hands the last use down."""
@@ -45,27 +47,27 @@ class Lru:
 
     def evictable(self, node: Any) -> None:
         """See `EvictionPolicy`."""
-        recent, last_use = self._recent, node.last_use
-        if recent and last_use < next(reversed(recent)).last_use:
-            if last_use > next(iter(recent)).last_use:
-                self._late.push(node, last_use)
-            else:
-                recent[node] = None
-                recent.move_to_end(node, last=False)
+        in_order, last_use = self._in_order, node.last_use
+        if last_use >= self._newest or not in_order:
+            in_order[node] = None
+            self._newest = last_use
+        elif last_use <= next(iter(in_order)).last_use:
+            in_order[node] = None
+            in_order.move_to_end(node, last=False)
         else:
-            recent[node] = None
+            self._late.push(node, last_use)
 
     def protected(self, node: Any) -> None:
         """See `EvictionPolicy`."""
-        if node in self._recent:
-            del self._recent[node]
+        if node in self._in_order:
+            del self._in_order[node]
         else:
             self._late.discard(node)
 
     def victim(self) -> Any | None:
         """See `EvictionPolicy`."""
+        oldest = next(iter(self._in_order), None)
         late = self._late.lowest()
-        oldest = next(iter(self._recent), None)
         if late is None or (oldest is not None and oldest.last_use < late[0]):
             return oldest
         return late[1]

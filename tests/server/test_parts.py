@@ -86,7 +86,7 @@ def test_a_stream_in_which_the_server_fails(start: Any, monkeypatch: pytest.Monk
         raise RuntimeError("bug")
 
     monkeypatch.setattr("radixkv.server.answers.CompletionForm.piece", broken)
-    lines = []
+    lines: list[str] = []
     with server.http.stream(
         "POST", "/v1/completions", json={"model": "tiny", "prompt": "a", "max_tokens": 90, "stream": True}
     ) as response:

@@ -1,0 +1,73 @@
+"""The K/V store: where the blocks that the manager counts really are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from radixkv.keys import check_size
+
+
+class LayerShape(NamedTuple):
+    """What one layer keeps of a token."""
+
+    kv_heads: int
+    key_dim: int
+    """Numbers of a head's K."""
+    value_dim: int
+    """Numbers of a head's V; most models: as many as of K."""
+
+
+class KVStore:
+    """K and V of every layer, `[blocks, block_size, kv_heads, head_dim]` each, zero at first.
+
+    A token's slot is `block * block_size + offset`; the flat views are indexed by slots. The memory is asked for at
+    once; on a CPU the system hands it out as blocks are first written.
+
+    Args:
+        layers: the shape of each layer.
+        num_blocks: blocks, as many as the manager's pool.
+        block_size: tokens a block.
+        dtype: of K and V, the model's.
+        device: where they are.
+
+    Raises:
+        SizeError: no blocks, or no tokens in one.
+
+    >>> store = KVStore([LayerShape(kv_heads=1, key_dim=4, value_dim=4)], 3, 2, torch.float32, torch.device("cpu"))
+    >>> store.keys[0].shape, store.flat_keys[0].shape, store.nbytes
+    (torch.Size([3, 2, 1, 4]), torch.Size([6, 1, 4]), 192)
+    """
+
+    def __init__(
+        self, layers: Sequence[LayerShape], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.num_blocks = check_size("num_blocks", num_blocks, 1)
+        self.block_size = check_size("block_size", block_size, 1)
+        self.keys = [
+            torch.zeros(num_blocks, block_size, layer.kv_heads, layer.key_dim, dtype=dtype, device=device)
+            for layer in layers
+        ]
+        self.values = [
+            torch.zeros(num_blocks, block_size, layer.kv_heads, layer.value_dim, dtype=dtype, device=device)
+            for layer in layers
+        ]
+        self.flat_keys = [keys.flatten(0, 1) for keys in self.keys]
+        self.flat_values = [values.flatten(0, 1) for values in self.values]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all K and V. O(layers)."""
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+
+    @staticmethod
+    def block_bytes(layers: Sequence[LayerShape], block_size: int, dtype: torch.dtype) -> int:
+        """Bytes that one block takes in all layers.
+
+        >>> KVStore.block_bytes([LayerShape(3, 64, 64)] * 30, 16, torch.float32)
+        737280
+        """
+        numbers = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in layers)
+        return numbers * block_size * dtype.itemsize

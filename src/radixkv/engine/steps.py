@@ -1,0 +1,292 @@
+"""The step loop: who computes what in a step, and what becomes of it. No threads: one owns a `Steps`.
+
+```text
+a step   grow       a place for the token that each decoding request sampled last; blocks short: preempt
+         plan       a token of each decoding request, then prompts in chunks, then admissions: up to the budget
+         forward    K and V of all of it, logits where a request's last token is among it
+         commit     full blocks go to the cache: from here on others may hit them
+         sample     a token for each request with logits, its text, and perhaps its end
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from radixkv.cache import PrefixCache
+from radixkv.engine.config import EngineConfig
+from radixkv.engine.request import FinishReason, Output, Request
+from radixkv.engine.runner import ModelRunner, Row
+from radixkv.engine.sampling import sample
+from radixkv.engine.snapshot import EngineSnapshot
+from radixkv.errors import InvariantError, OutOfBlocksError
+from radixkv.manager import BlockManager, BlockTable
+from radixkv.scheduler import WaitingQueue
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Sums of what the snapshot shows."""
+
+    steps: int = 0
+    failed_steps: int = 0
+    computed_tokens: int = 0
+    output_tokens: int = 0
+    model_seconds: float = 0.0
+    sample_seconds: float = 0.0
+    cache_seconds: float = 0.0
+    step_seconds: float = 0.0
+
+
+class Steps:
+    """Continuous batching over one pool of blocks: the requests that wait and run, and the steps that compute them.
+
+    Args:
+        runner: the model, and the K/V store that is as large as the manager's pool.
+        manager: whose blocks they are; nobody else may use it.
+        config: order, budget and bounds.
+        clock: seconds, for `Timings`.
+
+    Raises:
+        UnknownNameError: no such order.
+    """
+
+    def __init__(
+        self, runner: ModelRunner, manager: BlockManager, config: EngineConfig, clock: Callable[[], float]
+    ) -> None:
+        self.manager = manager
+        self._runner = runner
+        self._config = config
+        self._clock = clock
+        self._queue = WaitingQueue[Request](manager, order=config.order, max_skips=config.max_skips)
+        self._waiting: dict[Request, None] = {}
+        self._running: dict[Request, None] = {}  # in order of admission
+        self._batch: list[Request] = []  # what the step at work computes
+        self._meter = _Meter()
+        self.latest = self._look()
+        """How things stood before the last outputs were handed out, or since. Any thread may read it."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait, preempted ones too. O(1); any thread may ask."""
+        return len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to do. O(1)."""
+        return bool(self._running or self._waiting)
+
+    def enqueue(self, request: Request, priority: int = 0) -> None:
+        """Let a request wait for its admission."""
+        self._waiting[request] = None
+        try:
+            self._queue.add(request, request.prompt, request.namespace, priority=priority)
+        except Exception as error:  # noqa: BLE001  # it is logged, and told to the owner
+            _log.exception("%r cannot be queued", request)
+            self.end(request, "error", _said(error))
+
+    def end(self, request: Request, reason: FinishReason, error: str | None = None) -> None:
+        """End a request at once, wherever it is: its blocks are free or the cache's. Nothing if it has ended."""
+        if request.finish_reason is None:
+            self._release(request)
+            output = request.end(reason, self._clock(), error)
+            self.latest = self._look()
+            self._deliver(output)
+
+    def end_all(self, reason: FinishReason, error: str | None = None) -> None:
+        """End every request."""
+        for request in (*self._running, *self._waiting):
+            self.end(request, reason, error)
+
+    def step(self) -> None:
+        """One step. What fails it ends the requests that it was computing, with the reason "error"."""
+        started = time.perf_counter()
+        self._batch = []
+        try:
+            self._step()
+        except Exception as error:  # noqa: BLE001  # it is logged, and told to the owners
+            _log.exception("a step failed; its requests end")
+            self._meter.failed_steps += 1
+            # before there was a batch it is not known whose fault it is
+            for request in tuple(self._batch or self._running or self._waiting):
+                self.end(request, "error", _said(error))
+        self._meter.steps += 1
+        self._meter.step_seconds += time.perf_counter() - started
+        self.latest = self._look()
+
+    def _look(self) -> EngineSnapshot:
+        manager, meter = self.manager, self._meter
+        cache: PrefixCache[Any] | None = manager.cache
+        return EngineSnapshot(
+            stats=manager.stats,
+            running=len(self._running),
+            waiting=len(self._waiting),
+            num_blocks=manager.pool.num_blocks,
+            block_size=manager.block_size,
+            free_blocks=manager.pool.num_free,
+            cached_blocks=cache.cached_blocks if cache else 0,
+            evictable_blocks=cache.evictable_blocks if cache else 0,
+            kv_bytes=self._runner.store.nbytes,
+            steps=meter.steps,
+            failed_steps=meter.failed_steps,
+            computed_tokens=meter.computed_tokens,
+            output_tokens=meter.output_tokens,
+            model_seconds=meter.model_seconds,
+            sample_seconds=meter.sample_seconds,
+            cache_seconds=meter.cache_seconds,
+            step_seconds=meter.step_seconds,
+        )
+
+    def _step(self) -> None:
+        began = time.perf_counter()
+        rows = self._plan()
+        planned = time.perf_counter()
+        self._meter.cache_seconds += planned - began
+        if not rows:
+            if self._waiting and not self._running:
+                raise InvariantError("nothing runs, and nothing that waits can start")
+            return
+        logits = self._runner.forward(rows)
+        if logits.is_cuda:
+            torch.cuda.synchronize(logits.device)  # else its time would pass for the sampling's
+        computed = time.perf_counter()
+        self._meter.model_seconds += computed - planned
+        for request, row in zip(self._batch, rows, strict=True):
+            table = _table(request)
+            self.manager.commit(table, table.computed_tokens + len(row.tokens))
+            self._meter.computed_tokens += len(row.tokens)
+        committed = time.perf_counter()
+        self._meter.cache_seconds += committed - computed
+        self._sample([request for request, row in zip(self._batch, rows, strict=True) if row.wants_logits], logits)
+        self._meter.sample_seconds += time.perf_counter() - committed
+
+    def _plan(self) -> list[Row]:
+        """What this step computes; `_batch` holds whose row is whose."""
+        preempted = self._grow()
+        budget = self._config.token_budget
+        rows: list[Row] = []
+        left = [(request, _left(request)) for request in self._running]
+        for request, tokens in sorted(left, key=lambda pair: pair[1] > 1):  # stable: else in order of admission
+            budget -= self._add_row(rows, request, min(tokens, budget))
+        while not preempted and budget > 0 and len(self._running) < self._config.max_running:
+            # everybody who runs may want one more block soon: leave it to them
+            if self._running and self.manager.available_blocks <= len(self._running):
+                break
+            admitted = self._admit()
+            if admitted is None:
+                break
+            budget -= self._add_row(rows, admitted, min(_left(admitted), budget))
+        return rows
+
+    def _add_row(self, rows: list[Row], request: Request, tokens: int) -> int:
+        if tokens > 0:
+            table = _table(request)
+            start, stop = table.computed_tokens, table.computed_tokens + tokens
+            rows.append(Row(request.tokens(start, stop), start, table.blocks, stop == table.num_tokens))
+            self._batch.append(request)
+        return tokens
+
+    def _grow(self) -> bool:
+        """Give everybody who decodes a place for the token sampled last; whether somebody was preempted for it."""
+        preempted = False
+        for request in tuple(self._running):
+            while request in self._running and (token := request.pending_token) is not None:
+                try:
+                    self.manager.grow(_table(request), (token,))
+                except OutOfBlocksError:
+                    if len(self._running) == 1:
+                        self.end(request, "length")  # the whole pool is its own
+                    else:
+                        self._preempt(next(reversed(self._running)))
+                        preempted = True
+        return preempted
+
+    def _admit(self) -> Request | None:
+        """Start the next request that fits, if any."""
+        admitted = self._queue.admit()
+        if admitted is None:
+            return None
+        request, table = admitted
+        del self._waiting[request]
+        request.admitted(table, self._clock())
+        self._running[request] = None
+        token = request.pending_token  # of one that was preempted before its last token had a place
+        if token is not None:
+            try:
+                self.manager.grow(table, (token,))
+            except OutOfBlocksError:
+                if len(self._running) == 1:
+                    self.end(request, "length")
+                else:
+                    self._preempt(request)
+                return None
+        return request
+
+    def _preempt(self, request: Request) -> None:
+        table = _table(request)
+        self.manager.preempt(table)
+        del self._running[request]
+        self._waiting[request] = None
+        self._queue.put_back(request, table)
+
+    def _sample(self, requests: Sequence[Request], logits: torch.Tensor) -> None:
+        if not requests:
+            return
+        choices = sample(logits, [request.sampler for request in requests])
+        now = self._clock()
+        outputs = [
+            request.take(token, logprobs, now) for request, (token, logprobs) in zip(requests, choices, strict=True)
+        ]
+        for output in outputs:
+            if output.finish_reason is not None:
+                self._release(output.request)
+        self._meter.output_tokens += len(outputs)
+        self.latest = self._look()  # whoever hears of an end finds the blocks returned
+        for output in outputs:
+            self._deliver(output)
+
+    def _release(self, request: Request) -> None:
+        """Take a request out of the queue or the running ones."""
+        try:
+            if request in self._waiting:
+                del self._waiting[request]
+                self._queue.cancel(request)
+            elif request in self._running:
+                del self._running[request]
+                self.manager.finish(_table(request))
+        except Exception:  # noqa: BLE001  # one request must not end the others
+            _log.exception("the blocks of %r are lost", request)
+
+    def _deliver(self, output: Output) -> None:
+        request = output.request
+        try:
+            request.deliver(output)
+        except Exception:  # noqa: BLE001  # as above
+            _log.exception("the owner of %r failed on an output; it is cancelled", request)
+            if request.finish_reason is None:
+                request.end("cancelled", self._clock())
+                self._release(request)
+
+
+def _left(request: Request) -> int:
+    """Tokens whose K and V are still to compute."""
+    table = _table(request)
+    return table.num_tokens - table.computed_tokens
+
+
+def _table(request: Request) -> BlockTable:
+    if request.table is None:
+        raise InvariantError(f"{request!r} has no blocks")
+    return request.table
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -52,8 +52,8 @@ def test_every_option_arrives(runs: list[Any], monkeypatch: pytest.MonkeyPatch) 
         "--api-key": "k", "--max-body": "2M", "--request-timeout": "5", "--grace": "6",
     }  # fmt: skip
     loaded: list[Any] = []
-    monkeypatch.setattr("radixkv.engine.load_model", lambda name, **how: loaded.append((name, how)))
-    monkeypatch.setattr("radixkv.engine.Engine", lambda model, config: (model, config))
+    monkeypatch.setattr("radixkv.server.process.load_model", lambda name, **how: loaded.append((name, how)))
+    monkeypatch.setattr("radixkv.server.process.Engine", lambda model, config: (model, config))
     flat = [part for pair in options.items() for part in pair]
     result = invoke("serve", *flat, "--show-text", "--no-access-log")
 
@@ -75,8 +75,8 @@ def test_every_option_arrives(runs: list[Any], monkeypatch: pytest.MonkeyPatch) 
 def test_defaults_are_the_settings_own(runs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The command adds no opinion: loopback, the default model, a radix cache."""
     loaded: list[str] = []
-    monkeypatch.setattr("radixkv.engine.load_model", lambda name, **_: loaded.append(name))
-    monkeypatch.setattr("radixkv.engine.Engine", lambda _, config: config)
+    monkeypatch.setattr("radixkv.server.process.load_model", lambda name, **_: loaded.append(name))
+    monkeypatch.setattr("radixkv.server.process.Engine", lambda _, config: config)
     invoke("serve")
 
     ((make, config),) = runs
@@ -170,6 +170,7 @@ def without(monkeypatch: pytest.MonkeyPatch, package: str, error: type[ImportErr
 def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Status 3, and what to install."""
     monkeypatch.delitem(sys.modules, "radixkv.server.process")
+    monkeypatch.delattr(radixkv.server, "process")
     monkeypatch.delitem(sys.modules, "uvicorn")
     without(monkeypatch, "uvicorn")
     result = invoke("serve")

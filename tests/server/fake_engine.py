@@ -15,10 +15,17 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
-from radixkv.engine.engine import EngineConfig, EngineSnapshot
-from radixkv.engine.errors import PromptTooLongError, QueueFullError
-from radixkv.engine.request import Output, Request, Timings
-from radixkv.engine.sampling import SamplingParams, TokenLogprobs
+from radixkv.engine import (
+    EngineConfig,
+    EngineSnapshot,
+    Output,
+    PromptTooLongError,
+    QueueFullError,
+    Request,
+    SamplingParams,
+    Timings,
+    TokenLogprobs,
+)
 from radixkv.errors import OutOfBlocksError, TokenError
 from radixkv.manager import BlockManager, BlockTable
 from tests.server.tiny import MAX_CONTEXT

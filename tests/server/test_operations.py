@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from radixkv import BlockManager
-from radixkv.engine.engine import EngineSnapshot
+from radixkv.engine import EngineSnapshot
 from radixkv.server import cache_view
 from radixkv.server.metrics import CacheTimes, Metrics
 from tests.server.conftest import Running

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram
 
 from radixkv import BlockManager
-from radixkv.engine.errors import EngineStoppedError
+from radixkv.engine import EngineStoppedError
 from radixkv.server import cache_view
 from radixkv.server.config import ServerConfig
 from radixkv.server.errors import ApiError

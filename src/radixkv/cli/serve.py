@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 import typer
 
 from radixkv.cli.say import fail, needs, one_of, size
+from radixkv.errors import RadixKVError
 from radixkv.eviction import POLICIES
 
 _POLICIES = ", ".join(sorted(POLICIES))
@@ -83,14 +85,9 @@ def serve(  # noqa: PLR0913, PLR0917  # one parameter an option
 ) -> None:
     """Serve a model behind the OpenAI API, with a prefix cache."""
     with needs("server"):
-        from radixkv.engine import DEFAULT_MODEL, Engine, EngineConfig, load_model  # noqa: PLC0415  # takes seconds
-        from radixkv.errors import RadixKVError  # noqa: PLC0415
+        from radixkv.engine import EngineConfig  # noqa: PLC0415  # takes seconds
+        from radixkv.server import process  # noqa: PLC0415
         from radixkv.server.config import ServerConfig  # noqa: PLC0415
-        from radixkv.server.process import serve as run  # noqa: PLC0415
-
-    def make_engine() -> Engine:
-        return Engine(load_model(model or DEFAULT_MODEL, dtype=dtype, device=device), engine_config)
-
     try:
         engine_config = EngineConfig(
             num_blocks=blocks,
@@ -115,8 +112,7 @@ def serve(  # noqa: PLR0913, PLR0917  # one parameter an option
             request_seconds=request_timeout,
             grace_seconds=grace,
         )
-        run(
-            lambda: Engine(load_model(model or DEFAULT_MODEL, dtype=dtype, device=device), engine_config), server_config
-        )
+        make_engine = partial(process.load_engine, model, dtype=dtype, device=device, config=engine_config)
+        process.serve(make_engine, server_config)
     except RadixKVError as error:
         raise fail(str(error)) from None

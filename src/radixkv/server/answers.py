@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from radixkv.engine.request import Output
-from radixkv.engine.sampling import TokenLogprobs
+from radixkv.engine import Output, TokenLogprobs
 from radixkv.server.generation import Choice
 from radixkv.server.tokens import Tokens
 

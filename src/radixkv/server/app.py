@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from radixkv.engine.errors import EngineStoppedError
+from radixkv.engine import EngineStoppedError
 from radixkv.errors import LockError
 from radixkv.manager import BlockManager
 from radixkv.server import cache_view

@@ -10,7 +10,7 @@ from time import time
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from radixkv.engine.sampling import SamplingParams
+from radixkv.engine import SamplingParams
 from radixkv.server.answers import ChatForm, CompletionForm, Form, Json, Transcript, usage
 from radixkv.server.errors import ApiError
 from radixkv.server.generation import Generation

@@ -11,10 +11,15 @@ from typing import Final
 
 from prometheus_client import Histogram
 
-from radixkv.engine.engine import Engine
-from radixkv.engine.errors import EngineStoppedError, PromptTooLongError, QueueFullError
-from radixkv.engine.request import Output, Request
-from radixkv.engine.sampling import SamplingParams
+from radixkv.engine import (
+    Engine,
+    EngineStoppedError,
+    Output,
+    PromptTooLongError,
+    QueueFullError,
+    Request,
+    SamplingParams,
+)
 from radixkv.errors import TokenError
 from radixkv.server.errors import ApiError
 from radixkv.server.metrics import Metrics

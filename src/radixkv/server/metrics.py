@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from radixkv.engine.engine import EngineSnapshot
+from radixkv.engine import EngineSnapshot
 from radixkv.manager import BlockManager
 from radixkv.types import PrefixStats
 

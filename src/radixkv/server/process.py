@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from radixkv.engine.engine import Engine
+from radixkv.engine import DEFAULT_MODEL, Engine, EngineConfig, load_model
 from radixkv.server.app import create_app
 from radixkv.server.config import ServerConfig
 from radixkv.server.state import ServerState, Serving
@@ -49,6 +49,15 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
+
+
+def load_engine(model: str | None, *, dtype: str, device: str, config: EngineConfig) -> Engine:
+    """An engine that is not started yet, with its model loaded; the default one for None. Takes seconds to minutes.
+
+    Raises:
+        RadixKVError: as `load_model` and `Engine`.
+    """
+    return Engine(load_model(model or DEFAULT_MODEL, dtype=dtype, device=device), config)
 
 
 def serve(make_engine: Callable[[], Engine], config: ServerConfig) -> None:

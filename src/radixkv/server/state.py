@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from radixkv.engine.engine import Engine, EngineSnapshot
+from radixkv.engine import Engine, EngineSnapshot
 from radixkv.server.config import ServerConfig
 from radixkv.server.errors import ApiError
 from radixkv.server.generation import Generation

@@ -125,10 +125,12 @@ def test_the_demo_shows_each_turn(start: Any, monkeypatch: pytest.MonkeyPatch) -
 
     assert [["--model", "m", "--show-text", "--no-access-log"]] == told
     assert 0 == turns[0].cached_tokens < turns[1].cached_tokens < turns[2].cached_tokens
+    assert 0 < turns[3].cached_tokens < turns[1].cached_tokens
     assert all(turn.first_token_seconds > 0 for turn in turns)
     text = "\n".join(lines)
     assert all(question in text for question in demo.QUESTIONS)
     assert "tokens cached" in text
+    assert ["├─", "└─"] == [line.split()[0] for line in text.splitlines() if line.startswith("   ") and "age" in line]
     demo.run(None, max_tokens=8, say=lines.append)
     assert ["--show-text", "--no-access-log"] == told[1]
 

@@ -30,6 +30,7 @@ QUESTIONS: Final = (
     "And which exhibit is the oldest?",
     "Thank you. Which one would a child like best, and why?",
 )
+OTHER_QUESTION: Final = "Where do I find the punched cards?"
 START_SECONDS: Final = 1_800.0
 """A first start downloads and converts the model, on a slow line maybe."""
 END_SECONDS: Final = 20.0
@@ -69,23 +70,32 @@ def run(model: str | None, *, max_tokens: int, say: Callable[[str], None]) -> li
         name = client.models.list().data[0].id
         say(f"\nA chat with {name} at {url}/v1:")
         messages: list[Any] = [{"role": "system", "content": SYSTEM}]
-        turns = []
-        for question in QUESTIONS:
+        turns = {}
+        for number, question in enumerate(QUESTIONS, start=1):
             messages.append({"role": "user", "content": question})
-            try:
-                turns.append(turn := ask(client, name, messages, max_tokens))
-            except APIError as error:
-                raise DemoError(f"the server did not answer: {error.message}") from None
+            turns[f"turn {number}"] = turn = _ask(client, name, messages, max_tokens, say)
             messages.append({"role": "assistant", "content": turn.text})
-            say(f"\n  you    {question}\n  model  {turn.text.strip()}")
-        say("\n  turn  prompt tokens  cached  computed  time to first token")
-        for number, turn in enumerate(turns, start=1):
+        say("\nAnother visitor, of whom the server knows the instructions alone:")
+        other = [messages[0], {"role": "user", "content": OTHER_QUESTION}]
+        turns["other visitor"] = _ask(client, name, other, max_tokens, say)
+        say("\n                 prompt tokens  cached  computed  time to first token")
+        for title, turn in turns.items():
             computed = turn.prompt_tokens - turn.cached_tokens
             milliseconds = turn.first_token_seconds * 1000
-            say(f"  {number:4}  {turn.prompt_tokens:13}  {turn.cached_tokens:6}  {computed:8}  {milliseconds:16.0f} ms")
+            numbers = f"{turn.prompt_tokens:13}  {turn.cached_tokens:6}  {computed:8}  {milliseconds:16,.0f} ms"
+            say(f"  {title:13}  {numbers}")
         say("\nWhat the cache holds now:")
         say(_get(f"{url}/cache?tree=1")["tree"])
-    return turns
+    return list(turns.values())
+
+
+def _ask(client: OpenAI, model: str, messages: list[Any], max_tokens: int, say: Callable[[str], None]) -> Turn:
+    try:
+        turn = ask(client, model, messages, max_tokens)
+    except APIError as error:
+        raise DemoError(f"the server did not answer: {error.message}") from None
+    say(f"\n  you    {messages[-1]['content']}\n  model  {turn.text.strip()}")
+    return turn
 
 
 def ask(client: OpenAI, model: str, messages: list[Any], max_tokens: int) -> Turn:

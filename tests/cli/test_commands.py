@@ -222,6 +222,8 @@ def test_main_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
         with pytest.raises(SystemExit) as caught:
             run()
         assert 0 == caught.value.code
+    runpy.run_module("radixkv.cli.__main__", run_name="imported")
+
     assert f"radixkv {__version__}\n" * 2 == capsys.readouterr().out
 
 

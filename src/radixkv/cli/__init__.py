@@ -1,0 +1,21 @@
+"""The `radixkv` command. `radixkv[cli]` brings what it needs; the commands say what else they need."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+MISSING_EXTRA: Final = 3
+"""Exit status when a package that a command needs is not installed."""
+
+
+def main() -> None:
+    """Run the command line; what the `radixkv` script calls."""
+    try:
+        from radixkv.cli.commands import app  # noqa: PLC0415  # without its extra, a line and not a traceback
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "radixkv":
+            raise
+        sys.stderr.write(f"radixkv: the command line needs the package {error.name!r}: pip install 'radixkv[cli]'\n")
+        sys.exit(MISSING_EXTRA)
+    app()

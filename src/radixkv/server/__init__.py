@@ -1,0 +1,1 @@
+"""The OpenAI API over the engine. `radixkv[server]` brings what it needs."""

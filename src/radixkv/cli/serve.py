@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Annotated, Literal
 
@@ -10,7 +11,9 @@ import typer
 from radixkv.cli.say import fail, needs, one_of, size
 from radixkv.errors import RadixKVError
 from radixkv.eviction import POLICIES
+from radixkv.scheduler import ORDERS
 
+_ORDERS = ", ".join(sorted(ORDERS))
 _POLICIES = ", ".join(sorted(POLICIES))
 _ENGINE = "Engine"
 _SERVER = "Server"
@@ -45,11 +48,14 @@ def serve(  # noqa: PLR0913, PLR0917  # one parameter an option
         ),
     ] = "lru",
     order: Annotated[
-        str, typer.Option(help="Of waiting requests: lpm, fcfs or dfs-weight.", rich_help_panel=_ENGINE)
+        str,
+        typer.Option(
+            parser=one_of(ORDERS), metavar="NAME", help=f"Who is admitted next: {_ORDERS}.", rich_help_panel=_ENGINE
+        ),
     ] = "lpm",
     max_skips: Annotated[
         int, typer.Option(min=0, help="How often a waiting request may be passed over.", rich_help_panel=_ENGINE)
-    ] = 64,
+    ] = 256,
     token_budget: Annotated[int, typer.Option(min=1, help="Tokens a step.", rich_help_panel=_ENGINE)] = 512,
     max_running: Annotated[int, typer.Option(min=1, help="Requests that run at once.", rich_help_panel=_ENGINE)] = 32,
     max_waiting: Annotated[
@@ -84,6 +90,8 @@ def serve(  # noqa: PLR0913, PLR0917  # one parameter an option
     ] = 30.0,
 ) -> None:
     """Serve a model behind the OpenAI API, with a prefix cache."""
+    # Threads that spin while they wait slow each other down many times as soon as anything else wants the processor.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with needs("server"):
         from radixkv.engine import EngineConfig  # noqa: PLC0415  # takes seconds
         from radixkv.server import process  # noqa: PLC0415

@@ -30,7 +30,7 @@ class EngineConfig:
     eviction: str = "lru"
     order: str = "lpm"
     """Of the waiting requests; a name of `radixkv.scheduler.ORDERS`."""
-    max_skips: int = 64
+    max_skips: int = 256
     """How often a waiting request may be passed over."""
     token_budget: int = 512
     """Tokens a step, at most: those of decoding requests first, then chunks of prompts."""

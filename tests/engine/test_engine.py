@@ -444,3 +444,105 @@ def test_same_seed_same_text_whatever_else_is_in_the_batch(tiny: LoadedModel) ->
 
     assert texts[0] == texts[1] == texts[2] == texts[3]
     assert len(set(texts[0])) > 3
+
+
+def test_a_cancelled_call_does_not_run(tiny: LoadedModel) -> None:
+    engine = Engine(tiny, EngineConfig(num_blocks=8))
+    hold = threading.Event()
+    engine.start()
+    engine.call(lambda manager: hold.wait(SECONDS) and manager.running)
+    ran: list[int] = []
+    future = engine.call(lambda manager: ran.append(manager.running))
+    assert future.cancel()
+    hold.set()
+    engine.shutdown()
+
+    assert [] == ran
+
+
+def test_what_shutdown_finds_in_the_mailbox_is_told(tiny: LoadedModel) -> None:
+    """A request that the thread had not even seen ends, too."""
+    engine = Engine(tiny, EngineConfig(num_blocks=8))
+    engine._accepting = True
+    owner = Owner()
+    engine.submit([1], GREEDY, on_output=owner)
+    engine._close("cancelled", None)
+
+    assert "cancelled" == owner.last().finish_reason
+    assert 0 == engine.snapshot().waiting
+
+
+def test_a_request_that_cannot_be_queued_ends(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "radixkv")
+    harness = Harness(tiny)
+
+    def full(*args: object, **arguments: object) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(harness.steps._queue, "add", full)
+    run = harness.add([1, 2])
+
+    assert ("error", "RuntimeError: no room") == (run.last.finish_reason, run.last.error)
+    assert not harness.steps.busy
+
+
+def test_blocks_that_cannot_be_returned_are_logged(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The request ends all the same."""
+    harness = Harness(tiny)
+    run = harness.add([1, 2], max_tokens=1)
+
+    def broken(table: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(harness.manager, "finish", broken)
+    harness.steps.step()
+
+    assert run.last.finish_reason in {"stop", "length"}
+    assert "are lost" in caplog.text
+
+
+def test_a_queue_that_admits_nobody_is_an_error(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rather than a loop without end."""
+    caplog.set_level(logging.CRITICAL, "radixkv")
+    harness = Harness(tiny)
+    run = harness.add([1, 2])
+    monkeypatch.setattr(harness.steps._queue, "admit", lambda: None)
+    harness.steps.step()
+
+    assert "error" == run.last.finish_reason
+    assert "InvariantError: nothing runs" in (run.last.error or "")
+
+
+def test_an_owner_that_fails_on_the_last_output(tiny: LoadedModel, caplog: pytest.LogCaptureFixture) -> None:
+    """There is nothing left to cancel."""
+    caplog.set_level(logging.CRITICAL, "radixkv")
+    harness = Harness(tiny)
+    run = harness.add([1, 2], max_tokens=1)
+    del harness.runs[run.request]
+
+    class Once(dict[Request, Any]):
+        def __missing__(self, request: Request) -> Any:
+            return run if not run.logits else None
+
+    harness.runs = Once()
+    harness.steps.runs = harness.runs
+    harness.steps.step()
+
+    assert run.request.finish_reason in {"stop", "length"}
+    assert not harness.steps.busy
+
+
+def test_what_a_request_shows(tiny: LoadedModel) -> None:
+    harness = Harness(tiny)
+    run = harness.add([1, 2], max_tokens=2, ignore_eos=True)
+    assert "<Request 1 waiting: 2 tokens and 0 of output>" == repr(run.request)
+    harness.steps.step()
+    assert "<Request 1 running: 2 tokens and 1 of output>" == repr(run.request)
+    harness.drain()
+    assert "<Request 1 length: 2 tokens and 2 of output>" == repr(run.request)

@@ -20,6 +20,7 @@ from radixkv.engine import (
     adopt_model,
     default_model,
     load_model,
+    models,
 )
 from radixkv.engine.attention import paged_attention
 from tests.engine.harness import Harness, prompts
@@ -154,6 +155,75 @@ def test_attention_that_is_not_this_one_is_refused(asked: dict[str, Any], reason
     del module.layer_idx
     with pytest.raises(UnsupportedModelError, match="which layer"):
         paged_attention(module, tensor, tensor, tensor, None, radixkv_batch=batch)
+
+
+@pytest.mark.parametrize(
+    ("units", "best"),
+    [({}, torch.float32), ({"avx512_bf16": True}, torch.bfloat16), ({"amx_bf16": True}, torch.bfloat16)],
+)
+def test_the_machine_is_asked_for_its_dtype(
+    monkeypatch: pytest.MonkeyPatch, units: dict[str, bool], best: torch.dtype
+) -> None:
+    """bfloat16 only where the processor has units for it."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units, raising=False)
+
+    assert best == models._best_dtype(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("native", "best"), [(True, torch.bfloat16), (False, torch.float16)])
+def test_a_gpu_is_asked_for_its_dtype(monkeypatch: pytest.MonkeyPatch, native: bool, best: torch.dtype) -> None:
+    def supported(including_emulation: bool = True) -> bool:
+        return native or including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+
+    assert best == models._best_dtype(torch.device("cuda"))
+
+
+def test_a_layer_that_attends_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its two sets of K and V would share one place."""
+    model = tiny_model()
+    model.model.layers[1].self_attn.layer_idx = 0
+    with pytest.raises(UnsupportedModelError, match="layer 0 attends more than once"):
+        adopt_model(model, None, "shared")
+
+
+def test_a_layer_without_attention_is_refused() -> None:
+    model = tiny_model()
+    model.config.num_hidden_layers = 3
+    with pytest.raises(UnsupportedModelError, match="layers \\[2\\] of 3 keep no K and V"):
+        adopt_model(model, None, "hybrid")
+
+
+def test_code_that_takes_no_arguments_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model()
+    forward = model.forward
+
+    def narrow(input_ids: Any, position_ids: Any = None, use_cache: bool = False) -> Any:
+        return forward(input_ids=input_ids, position_ids=position_ids, use_cache=use_cache)
+
+    monkeypatch.setattr(model, "forward", narrow)
+    with pytest.raises(UnsupportedModelError, match="does not go through"):
+        adopt_model(model, None, "narrow")
+
+
+def test_the_default_model_and_gguf_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The default's name leads to its folder; a file is looked for in its own."""
+    tiny_model().save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    monkeypatch.setattr(models, "default_model_folder", lambda: tmp_path)
+
+    assert DEFAULT_MODEL == load_model().name
+    with pytest.raises(ModelFilesError, match="cannot load"):
+        load_model(str(tmp_path / "none.gguf"))
+
+
+def test_a_folder_of_a_refused_model(tmp_path: Path) -> None:
+    """It is refused by its configuration, before its weights are read."""
+    config: Any = transformers.MistralConfig
+    config(**SMALL | {"sliding_window": 16}).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="sliding window of 16"):
+        load_model(str(tmp_path))
 
 
 def test_load_model(tmp_path: Path) -> None:

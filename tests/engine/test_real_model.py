@@ -61,7 +61,7 @@ def test_twenty_prompts(
 
     for run in harness.runs.values():
         plain.check(run.prompt, run.tokens, torch.stack(run.logits))
-    assert (harness.manager.stats.prefix.hit_tokens > 300) == (cache != "none")
+    assert (harness.manager.stats.prefix.hit_tokens > 200) == (cache != "none")
 
 
 def test_two_turns(real: LoadedModel) -> None:

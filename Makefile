@@ -1,17 +1,25 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+UPPER := tests/engine tests/server tests/cli
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint bench mutants clean
+.PHONY: help serve demo test lint bench mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: $(VENV)/.stamp ## run all tests with 100 % branch coverage, then once more, shorter, under python -O
-	$(BIN)/python -m pytest --cov
-	HYPOTHESIS_PROFILE=quick $(BIN)/python -O -m pytest
+serve: $(VENV)/.stamp ## serve a small real model behind the OpenAI API at port 8000 (ARGS='--port 9000' and so on)
+	$(BIN)/radixkv serve $(ARGS)
+
+demo: $(VENV)/.stamp ## start the server, hold a three-turn chat, show what the cache saved, and end
+	$(BIN)/radixkv demo
+
+test: $(VENV)/.stamp ## run all tests: the core with 100 % branch coverage and again under python -O, engine and server
+	$(BIN)/python -m pytest $(UPPER:%=--ignore=%) --cov
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -O -m pytest $(UPPER:%=--ignore=%)
+	$(BIN)/python -m pytest $(UPPER) -m 'not real_model or one_turn'
 
 lint: $(VENV)/.stamp ## check the rules (ruff), the format (ruff) and the types (mypy strict)
 	$(BIN)/ruff check .

@@ -64,6 +64,7 @@ def test_twenty_prompts(
     assert (harness.manager.stats.prefix.hit_tokens > 200) == (cache != "none")
 
 
+@pytest.mark.one_turn
 def test_two_turns(real: LoadedModel) -> None:
     """Right English, and the second turn pays only for its new words."""
     engine = Engine(real, EngineConfig(kv_memory=2**28))

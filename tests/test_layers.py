@@ -34,8 +34,8 @@ TYPES_ONLY = {("drawing", "tree")}
 WITH_EXTRAS = {"engine", "server", "cli"}
 """These may import what is not standard."""
 
-# Inside a folder: the layers of its files, lowest first. The interchangeable implementations of eviction/ and scheduler/
-# are on the one layer that names none.
+# Inside a folder: the layers of its files, lowest first. The interchangeable implementations of eviction/ and
+# scheduler/ are on the one layer that names none.
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "eviction": (("base",), (), ("__init__",)),
     "scheduler": (("base",), (), ("queue",), ("__init__",)),

@@ -93,6 +93,9 @@ class PrefixCache(Protocol[N]):
         Raises:
             BlockCountError: not exactly `len(tokens) // block_size` ids; nothing changed.
             TokenError, NamespaceError, BlockIdError: nothing changed.
+            TypeError: a priority that is no integer; nothing changed.
+
+        The ids must be the caller's own and distinct; a cache alone does not know who owns a block, `BlockPool` does.
         """
 
     def lock(self, node: N) -> None:

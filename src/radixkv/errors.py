@@ -5,9 +5,14 @@ A call that raises one of these has changed nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class RadixKVError(Exception):
-    """The root of every error radixkv raises on purpose."""
+    """The root of every error radixkv raises on purpose. All of them can be pickled, numbers and all."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class SizeError(RadixKVError, ValueError):
@@ -112,3 +117,9 @@ class BlockTableError(RadixKVError, ValueError):
 
 class InvariantError(RadixKVError):
     """`check_invariants` found a contradiction: a bug in radixkv, or somebody reached inside."""
+
+
+def _rebuild(kind: type[RadixKVError], args: tuple[Any, ...], numbers: dict[str, Any]) -> RadixKVError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(numbers)
+    return error

@@ -64,16 +64,22 @@ class TokenKey:
         return tokens if isinstance(tokens, TokenKey) else cls(tokens)
 
     def extended(self, tokens: Tokens) -> TokenKey:
-        """A longer key: these tokens and then `tokens`. Block hashes known so far are carried along. O(tokens)."""
+        """A longer key: these tokens and then `tokens`. Block hashes known so far go along. O(tokens)."""
         longer = TokenKey(tokens)
         longer.data = self.data + longer.data
         if self._chain:
             made_for, hashes = self._chain
-            longer._chain = (made_for, hashes.copy())
+            # The chain may be shared with a longer key: only the hashes of this one's own blocks go along.
+            longer._chain = (made_for, hashes[: len(self) // made_for[0]])
         return longer
 
     def prefix(self, count: int) -> TokenKey:
-        """The key of the first `count` tokens. Both share the block hashes, whichever works them out. O(count)."""
+        """The key of the first `count` tokens. Block hashes known so far are shared. O(count).
+
+        Raises:
+            SizeError: a negative count.
+        """
+        check_size("count", count, 0)
         shorter = TokenKey(())
         shorter.data = self.data[: count * TOKEN_BYTES]
         shorter._chain = self._chain
@@ -82,6 +88,9 @@ class TokenKey:
     def tolist(self) -> list[int]:
         """The tokens as a list of ints."""
         return array("I", self.data).tolist()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenKey, (array("I", self.data),)  # not what is remembered: that may hold a cache's secret
 
     def __len__(self) -> int:
         return len(self.data) // TOKEN_BYTES
@@ -145,10 +154,9 @@ def block_ids(ids: Iterable[int]) -> array[int]:
     """
     if isinstance(ids, array) and ids.typecode == "I":
         return ids
-    try:
-        values: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-    except TypeError:
-        raise BlockIdError(index=None, value=ids) from None
+    if not hasattr(ids, "tolist") and not isinstance(ids, Iterable):
+        raise BlockIdError(index=None, value=ids)
+    values: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     if not isinstance(values, list):  # an array without dimensions
         raise BlockIdError(index=None, value=ids)
     try:

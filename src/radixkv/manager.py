@@ -125,7 +125,7 @@ class BlockManager:
         except (KeyError, TypeError):
             raise UnknownNameError(kind="prefix cache", name=prefix_cache, known=tuple(sorted(CACHES))) from None
         self.cache: PrefixCache[Any] | None = make_cache(block_size, eviction=eviction) if make_cache else None
-        """The prefix cache, to read; None for "none"."""
+        """The prefix cache, to read; None for "none". What it gives up must go back to the pool: use `reset` here."""
         self._running: set[BlockTable] = set()
         self._admitted = self._resumed = self._preempted = self._finished = 0
 
@@ -167,6 +167,7 @@ class BlockManager:
         Raises:
             OutOfBlocksError: too few blocks, and how many; nothing changed, no counter and no recency either.
             TokenError, NamespaceError: nothing changed.
+            TypeError: a priority that is no integer; nothing changed.
         """
         key = TokenKey.of(tokens)
         table = BlockTable(self, key, namespace, index(priority))
@@ -181,7 +182,7 @@ class BlockManager:
             OutOfBlocksError: as `admit`.
             BlockTableError: the table is not preempted, or another manager's; nothing changed.
         """
-        self._check_table(table, "preempted")
+        self.check_table(table, "preempted")
         self._start(table, resumed=True)
         table.state = "running"
         self._resumed += 1
@@ -197,7 +198,7 @@ class BlockManager:
                 nothing changed.
             TypeError: no integer; nothing changed.
         """
-        self._check_table(table, "running")
+        self.check_table(table, "running")
         computed_tokens = index(computed_tokens)
         if not table.computed_tokens <= computed_tokens <= table.num_tokens:
             raise BlockTableError(
@@ -208,16 +209,16 @@ class BlockManager:
         self._cache_computed(table)
 
     def grow(self, table: BlockTable, tokens: Tokens) -> None:
-        """Append sampled tokens, whose K and V are still to compute, and allocate the blocks they need.
+        """Append sampled tokens, whose K and V are still to compute, and allocate the blocks they need. O(new tokens).
 
         Raises:
             OutOfBlocksError: too few blocks, and how many; nothing changed. Preempt somebody, or this request.
             TokenError: nothing changed.
             BlockTableError: the table is not running here; nothing changed.
         """
-        self._check_table(table, "running")
+        self.check_table(table, "running")
         more = TokenKey.of(tokens)
-        wanted = self._blocks_for(table.num_tokens + len(more)) - len(table.blocks)
+        wanted = self.blocks_for(table.num_tokens + len(more)) - len(table.blocks)
         if wanted > self.available_blocks:
             raise OutOfBlocksError(wanted=wanted, available=self.available_blocks)
         table.blocks.extend(self._allocate(wanted))
@@ -227,7 +228,7 @@ class BlockManager:
     def finish(self, table: BlockTable) -> None:
         """End a request, done or cancelled: what is computed, outputs too, stays cached for the next turn.
 
-        The token sampled last has no K and V and is not cached. Costs a `commit`.
+        The token sampled last has no K and V and is not cached. Costs a `commit` and O(its own blocks).
 
         Raises:
             BlockTableError: the table is not running here; nothing changed.
@@ -239,12 +240,37 @@ class BlockManager:
     def preempt(self, table: BlockTable) -> None:
         """Take a request's blocks away until `resume`: what is computed is cached and may be evicted meanwhile.
 
+        Costs what `finish` does.
+
         Raises:
             BlockTableError: the table is not running here; nothing changed.
         """
         self._stop(table)
         table.state = "preempted"
         self._preempted += 1
+
+    def reset(self) -> int:
+        """Forget everything cached, counters too, say because the model's weights changed. O(cached blocks).
+
+        Returns how many blocks that freed.
+
+        Raises:
+            LockError: a running request reads cached blocks; nothing changed.
+        """
+        given_up = self.cache.reset() if self.cache else array("I")
+        self.pool.reclaim(given_up)
+        return len(given_up)
+
+    def check_table(self, table: BlockTable, state: str) -> None:
+        """Raise `BlockTableError` unless the table is this manager's and in this state."""
+        if table._manager is not self:
+            raise BlockTableError("the table is another manager's")
+        if table.state != state:
+            raise BlockTableError(f"the table is {table.state}, not {state}")
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that so many tokens take, the last one maybe filled in part."""
+        return -(-tokens // self.block_size)
 
     def check_invariants(self) -> None:
         """Prove that every block is in exactly one place. O(num_blocks).
@@ -260,7 +286,7 @@ class BlockManager:
         for table in self._running:
             places["request"].update(table.blocks[table.cached_blocks :])
             lent = self.cache.path_blocks(table._node) if self.cache else array("I")
-            if table.blocks[: table.cached_blocks] != lent or len(table.blocks) != self._blocks_for(table.num_tokens):
+            if table.blocks[: table.cached_blocks] != lent or len(table.blocks) != self.blocks_for(table.num_tokens):
                 raise InvariantError(f"{table!r} holds {table.blocks}; the cache lends it {lent}")
         for block in range(self.pool.num_blocks):
             held = {place: blocks[block] for place, blocks in places.items() if blocks[block]}
@@ -271,7 +297,7 @@ class BlockManager:
     def _room(self, key: TokenKey, namespace: str | None) -> tuple[int, int]:
         """Blocks that an admission has to allocate, and those it could."""
         check_namespace(namespace)
-        wanted, available = self._blocks_for(len(key)), self.available_blocks
+        wanted, available = self.blocks_for(len(key)), self.available_blocks
         if self.cache:
             matched_tokens, unlocked_blocks = self.cache.probe(key, namespace)
             wanted -= matched_tokens // self.block_size
@@ -293,7 +319,7 @@ class BlockManager:
         self._running.add(table)
 
     def _stop(self, table: BlockTable) -> None:
-        self._check_table(table, "running")
+        self.check_table(table, "running")
         self._cache_computed(table)
         self.pool.free(table.blocks[table.cached_blocks :])
         if self.cache:
@@ -324,12 +350,3 @@ class BlockManager:
         if short > 0 and self.cache:
             self.pool.reclaim(self.cache.evict(short))
         return self.pool.allocate(n)
-
-    def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.block_size)
-
-    def _check_table(self, table: BlockTable, state: str) -> None:
-        if table._manager is not self:
-            raise BlockTableError("the table is another manager's")
-        if table.state != state:
-            raise BlockTableError(f"the table is {table.state}, not {state}")

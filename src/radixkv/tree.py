@@ -107,9 +107,11 @@ class RadixTree(Generic[T]):
         """
         check_namespace(namespace)
         data = TokenKey.of(tokens).data
-        path, matched, _ = self.walk(data, len(data) // self.stride * self.stride, namespace)
-        values = [value for node in path for value in node.blocks]
-        return matched // TOKEN_BYTES, values[: matched // self.stride]
+        path, matched, inside = self.walk(data, len(data) // self.stride * self.stride, namespace)
+        runs = [node.blocks for node in path]
+        if inside:
+            runs[-1] = runs[-1][: inside // self.stride]
+        return matched // TOKEN_BYTES, [value for run in runs for value in run]
 
     def insert(self, tokens: Tokens, values: Sequence[T], namespace: str | None = None) -> Node[T]:
         """Add what of the full blocks of `tokens` is not here yet; a block that is here keeps its value. O(tokens).
@@ -150,7 +152,8 @@ class RadixTree(Generic[T]):
     def walk(self, key: bytes, end: int, namespace: str | None) -> tuple[list[Node[T]], int, int]:
         """Follow the first `end` bytes of `key`, a whole number of blocks, as far as they are here. Changes nothing.
 
-        One `memcmp` and one dict lookup a node, and a bisection where label and key part ways.
+        One `memcmp` and one dict lookup a node, and where label and key part ways a bisection over copies of what is
+        left of both: O(tokens searched) at `memcmp` speed.
 
         Returns:
             The nodes below the root that it enters, in order; the bytes of the key that are here, in whole blocks; and

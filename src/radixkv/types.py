@@ -51,7 +51,7 @@ class PrefixProbe(NamedTuple):
 class PrefixLocation(NamedTuple, Generic[N]):
     """Where the cached prefix of a prompt ends, and what would have to change for it to be longer or shorter.
 
-    It stays right until `CacheObserver` hears that `node` was removed or that `missing` was stored.
+    It stays right until a `CacheObserver` hears that `node` was removed, `missing` was stored or the cache was cleared.
     """
 
     matched_tokens: int
@@ -59,7 +59,8 @@ class PrefixLocation(NamedTuple, Generic[N]):
     node: N
     """The node that holds the last matched block; in the radix cache it may go on behind the match. Else the root."""
     missing: Hashable
-    """The name of the first block that is not cached; None where all that a match may cover is."""
+    """The name of the first block that is not cached; None where all that a match may cover is. Equal prefixes agree on
+    it; in the radix cache it is a 32-bit checksum, so different ones may, too."""
 
 
 @dataclass(frozen=True, slots=True)

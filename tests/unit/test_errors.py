@@ -1,5 +1,7 @@
 """Every error carries its numbers, says them, and is what a caller would look for."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -100,3 +102,21 @@ def test_every_error_of_the_package_is_in_one_tree() -> None:
     assert all(issubclass(error, RadixKVError) for error in errors)
     assert {RadixKVError} == {base for error in errors for base in error.__mro__ if base.__name__ == "RadixKVError"}
     assert all(error.__doc__ for error in errors)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutOfBlocksError(wanted=3, available=1),
+        LockError("locked", locked_blocks=2),
+        TokenError("no token", index=1, value=-1),
+        NamespaceError(value=5),
+        UnknownNameError(kind="policy", name="x", known=("lru",)),
+        StaleNodeError("gone"),
+    ],
+    ids=repr,
+)
+def test_an_error_can_be_pickled_and_copied(error: RadixKVError) -> None:
+    """Engines hand them from process to process."""
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (type(error), str(error), vars(error)) == (type(again), str(again), vars(again))

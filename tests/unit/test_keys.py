@@ -2,10 +2,12 @@
 
 import ctypes
 import itertools
+import pickle
 import struct
 from array import array
 from collections import UserList, deque
 from collections.abc import Callable, Iterator, Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radixkv import HashCache, RadixCache, TokenError, TokenKey
+from radixkv import HashCache, RadixCache, SizeError, TokenError, TokenKey
 from radixkv.keys import block_hashes
 
 TOKENS = [5, 0, 127, 3]
@@ -346,3 +348,50 @@ def test_a_namespace_may_be_any_string() -> None:
     names = [digests([1, 2], namespace=namespace)[0] for namespace in ("\ud800", "\udc80", "?", "漢", "😀")]
 
     assert 5 == len(set(names))
+
+
+def test_a_prefix_of_a_prefix_grown_otherwise_has_hashes_of_its_own() -> None:
+    """A forking agent: what was cut off leaves no hash behind, whatever was worked out before."""
+    cache = HashCache(2)
+    key = TokenKey([1, 2, 3, 4, 5])
+    cache.insert(key, [10, 11])
+    fork = key.prefix(2).extended([9, 9, 9])
+
+    assert (2, [10]) == (cache.match_prefix(fork).matched_tokens, list(cache.match_prefix(fork).blocks))
+    cache.insert(fork.prefix(4), [10, 12])
+    assert [10, 11] == list(cache.match_prefix(key).blocks)
+
+
+def test_any_history_of_a_key_gives_the_hashes_of_its_tokens() -> None:
+    """Prefixes and extensions of each other, in any order, against keys made at once."""
+    rng = Random(7)
+    keys = [TokenKey([rng.randrange(3) for _ in range(6)])]
+    for _ in range(600):
+        key = rng.choice(keys)
+        if rng.random() < 0.5:
+            key = key.prefix(rng.randrange(len(key) + 1))
+        else:
+            key = key.extended([rng.randrange(3) for _ in range(rng.randrange(4))])
+        if len(key) > 12:
+            key = key.prefix(4)
+        keys.append(key)
+        if rng.random() < 0.5:
+            count = len(key) // 2
+            assert block_hashes(TokenKey(key.tolist()), 2, b"s", None, count) == block_hashes(key, 2, b"s", None, count)
+
+
+def test_a_pickled_key_keeps_its_tokens_and_no_secret() -> None:
+    """It goes to other processes; the cache's secret does not."""
+    cache = HashCache(2, secret=b"not to be seen")
+    key = TokenKey([1, 2, 3])
+    cache.match_length(key)
+    pickled = pickle.dumps(key)
+
+    assert key == pickle.loads(pickled)
+    assert cache._secret not in pickled
+
+
+def test_a_prefix_has_no_negative_length() -> None:
+    """It is a count of tokens."""
+    with pytest.raises(SizeError):
+        TokenKey([1, 2]).prefix(-1)

@@ -14,6 +14,7 @@ from radixkv import (
     BlockTableError,
     HashCache,
     InvariantError,
+    LockError,
     ManagerStats,
     NamespaceError,
     OutOfBlocksError,
@@ -580,3 +581,32 @@ def test_the_counters_tell_what_happened(prefix_cache: str) -> None:
     made.finish(one)
     assert (1, 0) == (stats.finished, made.running)
     assert 8 == made.pool.num_free
+
+
+# --- reset -----------------------------------------------------------------------------------------------------------
+
+
+@with_any
+def test_a_reset_gives_every_cached_block_back_to_the_pool(prefix_cache: str) -> None:
+    """The manager's own call: a reset of its cache alone would leave the blocks with nobody."""
+    made = manager(8, 2, prefix_cache)
+    table = made.admit([1, 2, 3, 4, 5])
+    made.commit(table, 5)
+    made.finish(table)
+    cached = made.cache.cached_blocks if made.cache else 0
+
+    assert cached == made.reset()
+    assert 8 == made.pool.num_free
+    made.check_invariants()
+
+
+def test_a_reset_is_refused_while_a_request_reads_cached_blocks() -> None:
+    """Nothing changed then."""
+    made = manager(8, 2, "radix")
+    table = made.admit([1, 2, 3])
+    made.commit(table, 3)
+    with pytest.raises(LockError):
+        made.reset()
+
+    made.check_invariants()
+    made.finish(table)

@@ -10,6 +10,7 @@ from radixkv import (
     BlockTable,
     BlockTableError,
     NamespaceError,
+    OutOfBlocksError,
     RadixKVError,
     SizeError,
     TokenError,
@@ -582,3 +583,40 @@ def test_queues_leave_nothing_behind_whatever_the_bound() -> None:
         assert not watch.at_node
         assert not watch.before_block
         assert not watch.changed
+
+
+def test_a_prompt_that_can_never_fit_is_refused() -> None:
+    """Waiting would not help it, and would stop everybody behind it."""
+    queue = WaitingQueue[str](BlockManager(4, 1))
+    with pytest.raises(OutOfBlocksError) as caught:
+        queue.add("huge", range(5))
+
+    assert (5, 4) == (caught.value.wanted, caught.value.available)
+    assert 0 == len(queue)
+
+
+def test_a_table_is_put_back_once_and_at_its_own_manager() -> None:
+    """Anything else would make every later admission fail."""
+    manager, other = BlockManager(4, 1), BlockManager(4, 1)
+    queue = WaitingQueue[str](manager)
+    table, foreign = manager.admit([1]), other.admit([1])
+    manager.preempt(table)
+    other.preempt(foreign)
+    queue.put_back("a", table)
+    with pytest.raises(QueuedError):
+        queue.put_back("b", table)
+    with pytest.raises(BlockTableError):
+        queue.put_back("c", foreign)
+
+    assert ("a", table) == queue.admit()
+
+
+def test_namespaces_whose_names_collide_do_not_wait_for_each_other() -> None:
+    """The radix cache's block names are checksums; these two namespaces have the same."""
+    manager = BlockManager(200, 1)
+    queue = WaitingQueue[str](manager)
+    queue.add("one", range(40), "670009b22c087272")
+    queue.add("other", range(40), "a02552f76dbdf5fd")
+
+    admitted = [queue.admit(), queue.admit()]
+    assert ["one", "other"] == [each[0] for each in admitted if each]

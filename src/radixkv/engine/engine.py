@@ -19,9 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from radixkv.cache import PrefixCache
 from radixkv.engine.config import DEFAULT_KV_MEMORY, EngineConfig
 from radixkv.engine.errors import EngineStoppedError, ParameterError, PromptTooLongError, QueueFullError
 from radixkv.engine.kv_store import KVStore
@@ -182,14 +181,7 @@ class Engine:
 
         The future fails with `LockError` while a running request reads cached blocks.
         """
-
-        def reset(manager: BlockManager) -> int:
-            cache: PrefixCache[Any] | None = manager.cache
-            blocks = cache.reset() if cache else ()
-            manager.pool.reclaim(blocks)
-            return len(blocks)
-
-        return self.call(reset)
+        return self.call(BlockManager.reset)
 
     def shutdown(self, *, drain_seconds: float = 0.0) -> None:
         """Take no more requests, let those there finish for so long, cancel the rest, and end the thread.

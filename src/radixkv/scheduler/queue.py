@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from operator import index
 from typing import Any, Final, Generic, TypeVar
 
-from radixkv.errors import BlockTableError, OutOfBlocksError, RadixKVError, UnknownNameError
+from radixkv.errors import OutOfBlocksError, RadixKVError, UnknownNameError
 from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, check_namespace, check_size, common_prefix
 from radixkv.manager import BlockManager, BlockTable
 from radixkv.scheduler.base import QueueOrder, Waiting
@@ -178,11 +178,17 @@ class WaitingQueue(Generic[R]):
 
         Raises:
             QueuedError: it waits already; nothing changed.
+            OutOfBlocksError: it needs more blocks than the whole pool has; nothing changed.
             TokenError, NamespaceError: nothing changed.
+            TypeError: a priority that is no integer; nothing changed.
         """
         self._check_new(request)
         check_namespace(namespace)
-        waiting = Waiting(request, TokenKey.of(tokens), namespace, index(priority), self._arrivals)
+        key = TokenKey.of(tokens)
+        wanted, there_are = self._manager.blocks_for(len(key)), self._manager.pool.num_blocks
+        if wanted > there_are:
+            raise OutOfBlocksError(wanted=wanted, available=there_are)
+        waiting = Waiting(request, key, namespace, index(priority), self._arrivals)
         self._arrivals += 1
         self._waiting[request] = waiting
         waiting.older = self._newest
@@ -195,15 +201,16 @@ class WaitingQueue(Generic[R]):
         self._enter(waiting)
 
     def put_back(self, request: R, table: BlockTable) -> None:
-        """Let a preempted request wait: before all others, the one put back last first. O(1).
+        """Let a preempted request wait: before all others, the one put back last first. O(requests put back).
 
         Raises:
-            QueuedError: it waits already; nothing changed.
-            BlockTableError: the table is not preempted; nothing changed.
+            QueuedError: it, or its table, waits already; nothing changed.
+            BlockTableError: the table is not preempted, or another manager's; nothing changed.
         """
         self._check_new(request)
-        if table.state != "preempted":
-            raise BlockTableError(f"the table is {table.state}, not preempted")
+        self._manager.check_table(table, "preempted")
+        if table in self._put_back.values():
+            raise QueuedError("the table is in the queue already")
         self._put_back[request] = table
 
     def cancel(self, request: R) -> bool:
@@ -359,7 +366,11 @@ class WaitingQueue(Generic[R]):
 
     def _follow(self, waiting: Waiting, place: PrefixLocation[Any]) -> bool:
         """Whether a running request computes enough of what this one misses; then it waits for that one."""
-        leaders = self._leaders.before_block.get(place.missing)
+        leaders = [
+            leader
+            for leader in self._leaders.before_block.get(place.missing, ())
+            if leader.table.namespace == waiting.namespace  # names are checksums, and may agree by chance
+        ]
         if not leaders:
             return False
         shared, leader = max(

@@ -73,11 +73,7 @@ def reset(manager: BlockManager) -> int:
     Raises:
         LockError: something is locked; nothing changed.
     """
-    if manager.cache is None:
-        return 0
-    blocks = manager.cache.reset()
-    manager.pool.reclaim(blocks)
-    return len(blocks)
+    return manager.reset()
 
 
 def _prefixes(cache: RadixCache, decode: Decode | None) -> list[Json]:

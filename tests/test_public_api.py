@@ -62,7 +62,9 @@ def test_every_exported_name_is_there() -> None:
 
 def test_every_error_class_is_exported_and_under_one_root() -> None:
     """Whoever catches `RadixKVError` catches them all."""
-    classes = dict(inspect.getmembers(errors, inspect.isclass))
+    classes = {
+        name: kind for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__
+    }
 
     assert sorted(ERRORS) == sorted(classes)
     assert [] == [name for name, error in classes.items() if not issubclass(error, radixkv.RadixKVError)]

@@ -92,11 +92,19 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(prompt=strategies.prompts, namespace=strategies.namespaces, priority=strategies.priorities)
     def add(self, prompt: Prompt, namespace: str | None, priority: int) -> None:
-        """Any prompt, though the pool may never have room for it: it is cancelled some day."""
-        name, before = len(self.model.requests), self.state()
-        request = self.model.add(name, prompt.spelled(self.blocks.block_size), namespace, priority)
-        self.queue.add(name, TokenKey(request.tokens), namespace, priority=priority)
+        """Any prompt; one that takes more blocks than the pool has is refused."""
+        before = self.state()
+        self.enqueue(prompt.spelled(self.blocks.block_size), namespace, priority)
         assert before == self.state()
+
+    def enqueue(self, tokens: list[int], namespace: str | None, priority: int) -> None:
+        name = len(self.model.requests)
+        if self.blocks.blocks_for(len(tokens)) > self.blocks.num_blocks:
+            with pytest.raises(OutOfBlocksError):
+                self.queue.add(name, tokens, namespace, priority=priority)
+            return
+        request = self.model.add(name, tokens, namespace, priority)
+        self.queue.add(name, TokenKey(request.tokens), namespace, priority=priority)
 
     @rule(
         words=st.lists(st.integers(0, 1), min_size=1, max_size=3),
@@ -119,9 +127,7 @@ class QueueMachine(RuleBasedStateMachine):
         while self.blocks.missing_blocks(longer, namespace) == 0:
             longer.append(2)
         for prompt, space in ((longer, namespace), (Prompt(words, [0]).spelled(self.blocks.block_size), "a")):
-            name = len(self.model.requests)
-            self.model.add(name, prompt, space, 0)
-            self.queue.add(name, prompt, space)
+            self.enqueue(list(prompt), space, 0)
         self.do_admit()
 
     @precondition(lambda self: self.model.requests)

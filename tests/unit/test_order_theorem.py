@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from radixkv import BlockManager, TokenKey
+from radixkv import BlockManager, OutOfBlocksError, TokenKey
 from radixkv.scheduler import ORDERS, WaitingQueue, queue
 from radixkv.scheduler.base import RankedOrder, Waiting
 
@@ -143,13 +143,13 @@ def test_the_least_batch_that_tells_the_two_apart(monkeypatch: pytest.MonkeyPatc
 
 
 def test_below_the_longest_prompt_nothing_is_claimed() -> None:
-    """The pool of the theorem is the least that serves the batch at all: with less, the longest is never admitted."""
+    """The pool of the theorem is the least that serves the batch at all: with less, the longest is refused."""
     batch = Batch("radix", 1, 2, [TokenKey([1, 1, 1]), TokenKey([2])])
     waiting = WaitingQueue[int](BlockManager(batch.num_blocks, batch.block_size))
-    for number, prompt in enumerate(batch.prompts):
-        waiting.add(number, prompt)
+    with pytest.raises(OutOfBlocksError):
+        waiting.add(0, batch.prompts[0])
+    waiting.add(1, batch.prompts[1])
 
     admitted = waiting.admit()
     assert admitted is not None
     assert 1 == admitted[0]
-    assert waiting.admit() is None

@@ -683,3 +683,54 @@ def test_bad_tokens_change_nothing(cache: AnyCache, tokens: Any) -> None:
             call()
 
     assert before == facts(cache)
+
+
+def test_the_highest_priority_of_a_path_counts(make: MakeCache) -> None:
+    """An important prompt makes what it stands on important, though that was cached before; a match does not."""
+    cache = make(1, eviction="priority")
+    cache.insert([1], [10], priority=1)
+    cache.insert([2], [20], priority=2)
+    cache.insert([1], [99], priority=3)
+    cache.match_prefix([2, 0])
+
+    assert [20] == list(cache.evict(1))
+
+
+def test_any_32_bit_id_goes_in_and_out(make: MakeCache) -> None:
+    """The largest too, by every way out."""
+    top = 2**32 - 1
+    cache = make(1)
+    node = cache.insert([1, 2], [top, top - 1]).node
+
+    assert [top, top - 1] == list(cache.match_prefix([1, 2, 3]).blocks) == list(cache.path_blocks(node))
+    assert [top - 2] == list(cache.insert([1], [top - 2]).duplicates)
+    assert [top - 1, top] == sorted(cache.block_ids())
+    assert [top - 1] == list(cache.evict(1))[-1:]
+    cache.insert([5], [top - 3])
+    assert top - 3 in cache.reset()
+
+
+def test_refusals_say_what_is_wrong(make: MakeCache) -> None:
+    """In words, with their numbers."""
+    cache, other = make(1), make(1)
+    node = cache.insert([1, 2], [0, 1]).node
+    stranger = other.insert([1], [0]).node
+    thing = "node" if isinstance(cache, RadixCache) else "block"
+    below = "nodes below it" if isinstance(cache, RadixCache) else "blocks after it"
+    head = cache.match_prefix([1, 5]).node
+    cache.lock(node)
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: cache.unlock(head), f"the {thing} is not locked, only {below} are; 2 blocks are"),
+        (lambda: cache.lock(stranger), "the node belongs to another cache"),
+        (cache.reset, "2 blocks are locked: unlock before a reset"),
+    ]
+    for call, words in refused:
+        with pytest.raises(LockError) as caught:
+            call()
+        assert (words, 2) == (str(caught.value), caught.value.locked_blocks)
+    cache.unlock(node)
+    with pytest.raises(LockError, match=f"^the {thing} is not locked; 0 blocks are$"):
+        cache.unlock(node)
+    cache.reset()
+    with pytest.raises(StaleNodeError, match=f"^the {thing} was evicted: match its prompt again$"):
+        cache.lock(node)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixkv import HashCache, RadixCache, SizeError, TokenError, TokenKey
-from radixkv.keys import block_hashes
+from radixkv.keys import block_hashes, common_prefix, differing_ids
 
 TOKENS = [5, 0, 127, 3]
 LARGEST = 2**32 - 1
@@ -395,3 +395,34 @@ def test_a_prefix_has_no_negative_length() -> None:
     """It is a count of tokens."""
     with pytest.raises(SizeError):
         TokenKey([1, 2]).prefix(-1)
+
+
+@given(st.lists(st.integers(0, 1), max_size=9), st.lists(st.integers(0, 1), max_size=9))
+def test_a_common_prefix_is_counted_token_by_token(one: list[int], other: list[int]) -> None:
+    """By bisection, and as a loop would."""
+    same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
+
+    assert 4 * same == common_prefix(TokenKey(one).data, TokenKey(other).data)
+
+
+IDS = st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1])
+
+
+@given(st.lists(st.tuples(IDS, IDS), max_size=6))
+def test_differing_ids_are_those_of_a_loop(pairs: list[tuple[int, int]]) -> None:
+    """Also where whole-run operations answer: no id differs, none behind some point agrees."""
+    mine, theirs = array("I", [a for a, _ in pairs]), array("I", [b for _, b in pairs])
+
+    assert [a for a, b in pairs if a != b] == list(differing_ids(mine, theirs))
+
+
+def test_equal_keys_hash_alike_and_others_do_not() -> None:
+    """They serve as dictionary keys."""
+    assert hash(TokenKey([1, 2])) == hash(TokenKey((1, 2)))
+    assert 50 == len({hash(TokenKey([i])) for i in range(50)})
+
+
+def test_a_long_key_is_shown_shortened() -> None:
+    """Up to six tokens as they are."""
+    assert "TokenKey([1, 2, 3, 4, 5, 6])" == repr(TokenKey(range(1, 7)))
+    assert "<TokenKey of 7 tokens: 1, 2, 3, 4, 5, 6, …>" == repr(TokenKey(range(1, 8)))

@@ -215,3 +215,18 @@ def test_seeded_steps_against_three_sets() -> None:
                 pass
         assert "".join("f" if i in free else "r" if i in request else "c" for i in range(12)) == owners(pool)
         assert len(free) == pool.num_free
+
+
+def test_a_pool_whose_ids_begin_higher_moves_its_own() -> None:
+    """Ids are what is handed over, not places; a refused move is taken back at the right ones."""
+    pool = BlockPool(4, first_id=100)
+    ids = pool.allocate(3)
+    pool.adopt(ids[:2])
+    with pytest.raises(BlockOwnershipError):
+        pool.free([ids[2], ids[0]])
+
+    assert ["cache", "cache", "request", "free"] == [pool.owner(block) for block in range(100, 104)]
+    pool.reclaim(ids[:2])
+    pool.free(ids[2:])
+    assert 4 == pool.num_free
+    pool.check_invariants()

@@ -115,7 +115,7 @@ def test_a_snapshot_from_before_a_reset_counts_nothing_twice() -> None:
     manager.finish(table)
     manager.finish(manager.admit([1, 2, 3]))  # a lookup that no snapshot has seen
     with metrics.engine.reset(manager):
-        cache_view.reset(manager)
+        manager.reset()
 
     assert 2 == lookups()
     publish()
@@ -132,7 +132,7 @@ def test_a_failed_reset_changes_no_counter() -> None:
     table = manager.admit([1, 2, 3])
     manager.commit(table, 3)
     with pytest.raises(Exception, match="locked"), metrics.engine.reset(manager):
-        cache_view.reset(manager)
+        manager.reset()
 
     assert 1 == metrics.registry.get_sample_value("radixkv_lookups_total")
 
@@ -143,7 +143,7 @@ def test_a_reset_behind_the_servers_back_keeps_what_was_seen() -> None:
     metrics = Metrics(lambda: EngineSnapshot(stats=manager.stats))
     manager.finish(manager.admit([1, 2, 3]))
     assert 1 == metrics.registry.get_sample_value("radixkv_lookups_total")
-    cache_view.reset(manager)
+    manager.reset()
 
     assert 1 == metrics.registry.get_sample_value("radixkv_lookups_total")
 
@@ -260,7 +260,7 @@ def test_other_caches_have_no_tree(kind: str) -> None:
     view = cache_view.view(manager, decode=None, tree=True)
 
     assert (None, None) == (view["prefixes"], view["tree"])
-    assert 0 == cache_view.reset(manager)
+    assert 0 == manager.reset()
 
 
 def test_no_prompt_in_the_log(start: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ async def cache_reset(request: Request) -> Response:
 
     def reset(manager: BlockManager) -> int:
         with state.metrics.engine.reset(manager):
-            return cache_view.reset(manager)
+            return manager.reset()
 
     try:
         freed = await _in_engine(_loaded(state), reset)

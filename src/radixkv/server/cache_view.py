@@ -67,15 +67,6 @@ def _verdict(manager: BlockManager) -> str:
     return "hold"
 
 
-def reset(manager: BlockManager) -> int:
-    """Empty the cache, counters too; how many blocks went back to the pool. O(cached blocks).
-
-    Raises:
-        LockError: something is locked; nothing changed.
-    """
-    return manager.reset()
-
-
 def _prefixes(cache: RadixCache, decode: Decode | None) -> list[Json]:
     """The prefixes used last, the newest first.
 

@@ -16,13 +16,13 @@ SOURCE = Path(radixkv.__file__).parent
 LAYERS = (
     ("types", "errors"),
     ("keys", "drawing"),
-    ("tree", "pool", "eviction", "counters"),
+    ("tree", "pool", "eviction", "counters", "traces"),
     ("cache",),
     ("radix_cache", "hash_cache"),
     ("manager",),
     ("scheduler",),
     ("__init__",),
-    ("engine",),
+    ("engine", "lab"),
     ("server",),
     ("cli",),
 )
@@ -31,7 +31,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Named for annotations alone, under `if TYPE_CHECKING`: (importer, imported).
 TYPES_ONLY = {("drawing", "tree")}
 
-WITH_EXTRAS = {"engine", "server", "cli"}
+WITH_EXTRAS = {"engine", "lab", "server", "cli", "traces"}
 """These may import what is not standard."""
 
 # Inside a folder: the layers of its files, lowest first. The interchangeable implementations of eviction/ and
@@ -39,6 +39,8 @@ WITH_EXTRAS = {"engine", "server", "cli"}
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "eviction": (("base",), (), ("__init__",)),
     "scheduler": (("base",), (), ("queue",), ("__init__",)),
+    "traces": (("request",), (), ("__init__",)),
+    "lab": ((), ("__init__",)),
     "engine": (
         ("errors",),
         ("sampling", "kv_store", "text", "config", "snapshot", "default_model"),

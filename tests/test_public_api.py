@@ -29,6 +29,7 @@ PARTS = {
     "RadixCache",
     "RadixTree",
     "TokenKey",
+    "TraceError",
     "__version__",
     "make_policy",
 }
@@ -46,6 +47,7 @@ ERRORS = {
     "SizeError",
     "StaleNodeError",
     "TokenError",
+    "TraceError",
     "UnknownNameError",
 }
 

@@ -18,6 +18,7 @@ from radixkv.errors import (
     SizeError,
     StaleNodeError,
     TokenError,
+    TraceError,
     UnknownNameError,
 )
 from radixkv.eviction import POLICIES, make_policy
@@ -63,6 +64,7 @@ __all__ = [
     "StaleNodeError",
     "TokenError",
     "TokenKey",
+    "TraceError",
     "UnknownNameError",
     "__version__",
     "make_policy",

@@ -115,6 +115,19 @@ class BlockTableError(RadixKVError, ValueError):
     """A block table used out of turn, at the wrong manager, or with a count that cannot be."""
 
 
+class TraceError(RadixKVError, ValueError):
+    """A line of a trace that is no request.
+
+    `path` is the file ("-" for standard input), `line` counts from 1, `field` is the name in the file; the latter two
+    are None where it is the whole file, or line, that is wrong.
+    """
+
+    def __init__(self, reason: str, *, path: str, line: int | None = None, field: str | None = None) -> None:
+        where = path if line is None else f"{path}:{line}"
+        super().__init__(f"{where}: {reason}" if field is None else f"{where}: {field}: {reason}")
+        self.path, self.line, self.field = path, line, field
+
+
 class InvariantError(RadixKVError):
     """`check_invariants` found a contradiction: a bug in radixkv, or somebody reached inside."""
 

@@ -25,6 +25,7 @@ from radixkv import (
     StaleNodeError,
     TokenError,
     TokenKey,
+    TraceError,
     UnknownNameError,
 )
 
@@ -98,7 +99,7 @@ def test_every_error_of_the_package_is_in_one_tree() -> None:
     """One except clause catches all that radixkv raises on purpose, and nothing else."""
     errors = [value for value in vars(radixkv).values() if isinstance(value, type) and issubclass(value, Exception)]
 
-    assert 14 == len(errors)
+    assert 15 == len(errors)
     assert all(issubclass(error, RadixKVError) for error in errors)
     assert {RadixKVError} == {base for error in errors for base in error.__mro__ if base.__name__ == "RadixKVError"}
     assert all(error.__doc__ for error in errors)
@@ -110,6 +111,7 @@ def test_every_error_of_the_package_is_in_one_tree() -> None:
         OutOfBlocksError(wanted=3, available=1),
         LockError("locked", locked_blocks=2),
         TokenError("no token", index=1, value=-1),
+        TraceError("not JSON", path="a.jsonl", line=3, field="hash_ids"),
         NamespaceError(value=5),
         UnknownNameError(kind="policy", name="x", known=("lru",)),
         StaleNodeError("gone"),

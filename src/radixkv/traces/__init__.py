@@ -1,0 +1,5 @@
+"""Traces of requests: records, readers and generators."""
+
+from radixkv.traces.request import Request
+
+__all__ = ["Request"]

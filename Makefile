@@ -35,7 +35,7 @@ mutants: $(VENV)/.stamp ## plant thousands of small faults in the core and print
 	$(BIN)/python tools/mutation_report.py
 
 clean: ## delete everything that make and the tools made
-	rm -rf $(VENV) mutants build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) benchmarks/.venv mutants build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.stamp: pyproject.toml constraints.txt

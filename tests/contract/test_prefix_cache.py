@@ -696,6 +696,57 @@ def test_the_highest_priority_of_a_path_counts(make: MakeCache) -> None:
     assert [20] == list(cache.evict(1))
 
 
+def test_a_prompt_is_of_priority_0_unless_told(make: MakeCache) -> None:
+    """Beside one of priority 0, last use decides."""
+    cache = make(1, eviction="priority")
+    cache.insert([1], [10])
+    cache.insert([2], [20], priority=0)
+
+    assert [10] == list(cache.evict(1))
+
+
+def test_blocks_come_as_arrays_of_32_bits_even_if_there_are_none(make: MakeCache) -> None:
+    """What is extended by them later may hold any id."""
+    cache = make(1)
+    root = cache.match_prefix([1]).node
+    nothing = [
+        cache.match_prefix([1, 2]).blocks,
+        cache.insert([1], [10]).duplicates,
+        cache.insert([1], [10]).duplicates,
+        cache.path_blocks(root),
+        cache.evict(0),
+        cache.evict(1)[1:],
+        cache.block_ids(),
+        cache.reset(),
+    ]
+
+    assert ["array('I')"] * 8 == list(map(repr, nothing))
+
+
+def test_what_is_counted_is_a_plain_int(cache: AnyCache) -> None:
+    """No float gets in where bytes are divided into tokens and blocks: a log shows 4, not 4.0."""
+    prompt = [1, 2, 3, 4, 9]
+    cache.match_prefix(prompt, resumed=True)
+    match, probe = cache.match_prefix(prompt), cache.probe(prompt)
+    numbers = [match.matched_tokens, cache.match_length(prompt), *probe, cache.locate(prompt).matched_tokens]
+    stats = cache.stats
+
+    assert [4, 4, 4, 2, 4] == numbers
+    assert {int} == {type(number) for number in [*numbers, *(getattr(stats, name) for name in stats.__slots__)]}
+
+
+def test_a_namespace_may_be_any_string(make: MakeCache) -> None:
+    """A lone surrogate too: found, evicted, and missed for the eviction."""
+    cache = make(1)
+    cache.insert([1, 2], [10, 11], "\ud800")
+    assert 2 == cache.match_length([1, 2, 3], "\ud800")
+    cache.evict(2)
+    for namespace in (None, "", "?", "\udc80", "\ud800"):
+        cache.match_prefix([1, 2, 3], namespace)
+
+    assert (4, 1) == (cache.stats.missed_cold, cache.stats.missed_evicted)
+
+
 def test_any_32_bit_id_goes_in_and_out(make: MakeCache) -> None:
     """The largest too, by every way out."""
     top = 2**32 - 1

@@ -64,35 +64,33 @@ def test_a_secret_may_be_of_any_length(length: int) -> None:
 def test_the_text_of_a_block_shows_its_state() -> None:
     """Its id, its locks, and whether it is gone."""
     cache, node = chain(1)
+    name = node.name.hex()[:8]
     cache.lock(node)
-    assert "block 10" in repr(node)
-    assert "1 lock" in repr(node)
-    assert "evicted" not in repr(node)
+    assert f"<HashBlock {name}: block 10, 1 locks>" == repr(node)
     cache.unlock(node)
     cache.evict(1)
 
-    assert "evicted" in repr(node)
+    assert f"<evicted HashBlock {name}: block 10, 0 locks>" == repr(node)
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value"),
+    ("attribute", "value", "fact"),
     [
-        ("name", b"another"),
-        ("cache", None),
-        ("children", 4),
-        ("locks", 1),
-        ("pins", 2),
-        ("last_use", 99),
-        ("parent", None),
+        ("name", b"another", "a block is found by its name"),
+        ("cache", None, "a block names its cache"),
+        ("children", 4, "children are counted"),
+        ("pins", 2, "locks are the block's own and its children's"),
+        ("last_use", 99, "a block is used no later than its parent"),
     ],
 )
-def test_invariants_find_a_block_that_was_tampered_with(attribute: str, value: object) -> None:
-    """Whatever of it is wrong."""
+def test_invariants_find_a_block_that_was_tampered_with(attribute: str, value: object, fact: str) -> None:
+    """Whatever of it is wrong, and say what and where."""
     cache, node = chain(3)
     setattr(node, attribute, value)
 
-    with pytest.raises(InvariantError):
+    with pytest.raises(InvariantError) as caught:
         cache.check_invariants()
+    assert f"{fact}: broken at {node!r}" == str(caught.value)
 
 
 def test_invariants_find_a_wrong_parent() -> None:
@@ -104,19 +102,23 @@ def test_invariants_find_a_wrong_parent() -> None:
     stranger.children += 1
     node.parent = stranger
 
-    with pytest.raises(InvariantError, match="parent"):
+    with pytest.raises(InvariantError) as caught:
         cache.check_invariants()
+    assert f"its parent is cached: broken at {node!r}" == str(caught.value)
     other.match_prefix([0, 1])
 
 
 def test_invariants_find_wrong_counters() -> None:
     """Both are recounted."""
-    cache, _ = chain(2)
+    cache, node = chain(2)
+    cache.lock(node)
     cache._locked_blocks += 1
-    with pytest.raises(InvariantError, match="locked"):
+    with pytest.raises(InvariantError) as caught:
         cache.check_invariants()
+    assert "the root's children and the locked blocks are (1, 2), kept as (1, 3)" == str(caught.value)
     cache._locked_blocks -= 1
     cache.check_invariants()
     cache._root.children += 1
-    with pytest.raises(InvariantError, match="children"):
+    with pytest.raises(InvariantError) as caught:
         cache.check_invariants()
+    assert "the root's children and the locked blocks are (1, 2), kept as (2, 2)" == str(caught.value)

@@ -7,6 +7,7 @@ import struct
 from array import array
 from collections import UserList, deque
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
 from random import Random
 from typing import Any
 
@@ -313,6 +314,40 @@ def test_a_namespace_is_no_part_of_the_tokens() -> None:
 
     assert digests([7, 7, 1], 1) != digests([7, 1, 1], 1, namespace=text)
     assert not set(digests([7, 7, 1], 1)) & set(digests([7, 1], 1, namespace=text))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "kind"),
+    [
+        (None, b"", b"no namespace"),
+        ("", b"", b"namespace"),
+        ("t", b"t", b"namespace"),
+        ("é", b"\xc3\xa9", b"namespace"),
+    ],
+)
+def test_a_block_hash_is_made_as_it_says(namespace: str | None, name: bytes, kind: bytes) -> None:
+    """Written once more, step by step: processes of different releases that share a secret must agree on names."""
+    parent = blake2b(name, digest_size=32, key=SECRET, person=kind).digest()
+    expected = []
+    for block in ([1, 2], [3, 4]):
+        parent = blake2b(parent + struct.pack("=2I", *block), digest_size=32, key=SECRET).digest()
+        expected.append(parent)
+
+    assert expected == digests([1, 2, 3, 4, 5], namespace=namespace)
+
+
+def test_block_hashes_are_worked_out_once() -> None:
+    """They stay with the key, are shared by its prefixes and go along into longer keys: the very same objects."""
+    key = TokenKey([1, 2, 3, 4])
+    (first, second) = block_hashes(key, 2, SECRET, "a", 2)
+    later = [
+        block_hashes(key, 2, SECRET, "a", 1),
+        block_hashes(key.prefix(3), 2, SECRET, "a", 1),
+        block_hashes(key.extended([5, 6]), 2, SECRET, "a", 3),
+    ]
+
+    assert all(first is hashes[0] for hashes in later)
+    assert second is later[-1][1]
 
 
 def test_block_hashes_kept_with_a_key_are_those_of_a_new_key() -> None:

@@ -472,8 +472,9 @@ def test_invariants_name_a_block_in_the_wrong_place(prefix_cache: str) -> None:
     table = made.admit([1, 2, 3])
     made.pool.free(table.blocks[:1])
 
-    with pytest.raises(InvariantError, match=str(table.blocks[0])):
+    with pytest.raises(InvariantError) as caught:
         made.check_invariants()
+    assert f"block {table.blocks[0]} is owned by 'free', but held {{'request': 1}}" == str(caught.value)
 
 
 def test_invariants_find_a_table_that_disagrees_with_the_cache() -> None:
@@ -483,8 +484,10 @@ def test_invariants_find_a_table_that_disagrees_with_the_cache() -> None:
     made.commit(table, 2)
     table.blocks.reverse()
 
-    with pytest.raises(InvariantError):
+    with pytest.raises(InvariantError) as caught:
         made.check_invariants()
+    words = "running: 2 tokens, 2 computed, 2 blocks, 2 of them cached"
+    assert f"<BlockTable {words}> holds array('I', [1, 0]); the cache lends it array('I', [0, 1])" == str(caught.value)
 
 
 # --- what goes in ----------------------------------------------------------------------------------------------------
@@ -539,6 +542,33 @@ def test_a_priority_goes_with_the_blocks(prefix_cache: str) -> None:
     made.finish(made.admit([9, 9]))
 
     assert (0, 1) == (made.admit([3, 9]).matched_tokens, made.admit([1, 9]).matched_tokens)
+
+
+@with_cache
+def test_a_request_is_of_priority_0_unless_told(prefix_cache: str) -> None:
+    """Beside one of priority 0, last use decides."""
+    made = manager(4, 1, prefix_cache, eviction="priority")
+    serve(made, [1, 2])
+    serve(made, [3, 4], priority=0)
+    made.finish(made.admit([9, 9]))
+
+    assert (0, 1) == (made.admit([1, 9]).matched_tokens, made.admit([3, 9]).matched_tokens)
+
+
+@with_any
+def test_any_32_bit_token_may_be_sampled(prefix_cache: str) -> None:
+    """The largest too, and it is found again."""
+    top = 2**32 - 1
+    made = manager(8, 1, prefix_cache)
+    table = made.admit([1])
+    made.grow(table, [top])
+    made.grow(table, [top - 1])
+    made.commit(table, 3)
+    made.finish(table)
+
+    assert [1, top, top - 1] == table.key.tolist()
+    if prefix_cache != "none":
+        assert 3 == made.admit([1, top, top - 1, 2]).matched_tokens
 
 
 @pytest.mark.parametrize("name", ["tree", "", None, "Radix"])

@@ -176,13 +176,19 @@ def test_ids_may_come_from_an_iterator() -> None:
     assert "fffff" == owners(pool)
 
 
-def test_invariants_name_the_block_at_fault() -> None:
-    """A free list that was tampered with is found out."""
+@pytest.mark.parametrize(
+    ("free", "wrong"),
+    [([4, 2], [2]), ([4, 4], [4]), ([], [4]), ([3], [3, 4])],
+    ids=["owned too", "twice", "forgotten", "two"],
+)
+def test_invariants_name_the_blocks_at_fault(free: list[int], wrong: list[int]) -> None:
+    """A free list that was tampered with is found out: block 4 alone is free."""
     pool = five()
-    pool._free.append(2)
+    pool._free = array("I", free)
 
-    with pytest.raises(InvariantError, match="2"):
+    with pytest.raises(InvariantError) as caught:
         pool.check_invariants()
+    assert f"the free list and the owners disagree on blocks {wrong}" == str(caught.value)
 
 
 def test_seeded_steps_against_three_sets() -> None:

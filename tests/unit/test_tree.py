@@ -157,7 +157,6 @@ def test_what_was_pruned_is_stale() -> None:
     tree.check_invariants()
 
     assert (2, ["A", "B"]) == tree.match(list(b"abd"))
-    assert "pruned" in repr(leaf)
     for call in (tree.lock, tree.unlock, tree.path, tree.check_node):
         with pytest.raises(StaleNodeError):
             call(leaf)
@@ -172,7 +171,6 @@ def test_locks_count_on_all_above() -> None:
     tree.check_invariants()
 
     assert 3 == tree.locked_blocks
-    assert "1 lock" in repr(leaf)
     with pytest.raises(LockError):
         tree.unlock(next(iter(tree)))
     with pytest.raises(LockError):
@@ -201,35 +199,83 @@ def test_a_cleared_tree_is_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value"),
+    ("changes", "fact"),
     [
-        ("label", b"wrong bytes "),
-        ("blocks", []),
-        ("locks", 3),
-        ("edge", b"edge"),
-        ("path_hash", 5),
-        ("last_use", 99),
-        ("tree", None),
+        ({"tree": None}, "a node names its tree"),
+        ({"label": b"wrong bytes "}, "a label is a whole, positive number of blocks"),
+        ({"blocks": []}, "a label is a whole, positive number of blocks"),
+        ({"label": b"", "blocks": []}, "a label is a whole, positive number of blocks"),
+        ({"label": b"edge"}, "a parent finds its child by the first block"),
+        ({"edge": b"edge"}, "a parent finds its child by the first block"),
+        ({"pins": 1}, "locks are the node's own and its children's"),
+        ({"last_use": 99}, "a node is used no later than its parent"),
+        ({"path_hash": 5}, "a kept path hash is right"),
     ],
 )
-def test_invariants_find_a_node_that_was_tampered_with(attribute: str, value: object) -> None:
-    """And the message shows the node."""
+def test_invariants_find_a_node_that_was_tampered_with(changes: dict[str, object], fact: str) -> None:
+    """And the message says what is wrong, and shows where."""
     tree = tree_of("abc", "abd")
     leaf = next(node for node in tree if node.blocks == ["D"])
-    setattr(leaf, attribute, value)
+    for attribute, value in changes.items():
+        setattr(leaf, attribute, value)
 
-    with pytest.raises(InvariantError, match="Node"):
+    with pytest.raises(InvariantError) as caught:
+        tree.check_invariants()
+    assert f"{fact}: broken at {leaf!r} under {leaf.parent!r}" == str(caught.value)
+
+
+def test_invariants_find_a_namespace_below_depth_one() -> None:
+    """A prompt's namespace is known where its first block is found, and nowhere else."""
+    tree = tree_of("abc", "abd")
+    leaf = next(node for node in tree if node.blocks == ["D"])
+    parent = leaf.parent
+    assert parent is not None
+    del parent.children[leaf.edge]
+    leaf.edge = ("t", leaf.label)
+    parent.children[leaf.edge] = leaf
+
+    with pytest.raises(InvariantError, match=r"^only depth one knows namespaces: broken at "):
         tree.check_invariants()
 
 
-@pytest.mark.parametrize("attribute", ["num_nodes", "num_blocks", "locked_blocks"])
-def test_invariants_find_a_wrong_counter(attribute: str) -> None:
-    """Each is recounted."""
+@pytest.mark.parametrize(
+    ("attribute", "kept"), [("num_nodes", (4, 4, 3)), ("num_blocks", (3, 5, 3)), ("locked_blocks", (3, 4, 4))]
+)
+def test_invariants_find_a_wrong_counter(attribute: str, kept: tuple[int, int, int]) -> None:
+    """Each is recounted: 3 nodes, 4 blocks, 3 of them locked."""
     tree = tree_of("abc", "abd")
+    tree.lock(next(node for node in tree if node.blocks == ["D"]))
+    tree.check_invariants()
     setattr(tree, attribute, getattr(tree, attribute) + 1)
 
-    with pytest.raises(InvariantError):
+    with pytest.raises(InvariantError) as caught:
         tree.check_invariants()
+    assert f"nodes, blocks and locked blocks are (3, 4, 3), kept as {kept}" == str(caught.value)
+
+
+def test_a_look_at_the_invariants_changes_nothing() -> None:
+    """A path hash that was worked out stays with its node, and none is worked out for the others."""
+    tree = tree_of("abc", "abd")
+    head, *leaves = tree
+    kept = tree.path_hash(leaves[0])
+    before = [node.path_hash for node in tree]
+    tree.check_invariants()
+
+    assert before == [node.path_hash for node in tree]
+    assert (kept, None) == (leaves[0].path_hash, leaves[1].path_hash)
+    assert head.path_hash is not None
+
+
+def test_the_text_of_a_node_shows_its_state() -> None:
+    """Its tokens, blocks and locks, and whether it is gone."""
+    tree = RadixTree[str](2)
+    node = tree.insert([1, 2, 3, 4], ["a", "b"])
+    tree.lock(node)
+    assert "<Node: 4 tokens, 2 blocks, 1 locks>" == repr(node)
+    tree.unlock(node)
+    tree.prune(node)
+
+    assert "<pruned Node: 4 tokens, 2 blocks, 0 locks>" == repr(node)
 
 
 # --- drawn -----------------------------------------------------------------------------------------------------------

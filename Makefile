@@ -31,7 +31,8 @@ bench: ## print how many times faster than SGLang and Dynamo each call is, measu
 
 mutants: $(VENV)/.stamp ## plant thousands of small faults in the core and print how many the tests catch (90 % or fail)
 	rm -rf mutants && mkdir mutants
-	HYPOTHESIS_PROFILE=quick $(BIN)/mutmut run >mutants/run.log 2>&1 || { tail -n 50 mutants/run.log; exit 1; }
+	HYPOTHESIS_PROFILE=quick PYTHONPATH=$(CURDIR)/tools PYTEST_PLUGINS=cpu_limit \
+		$(BIN)/mutmut run >mutants/run.log 2>&1 || { tail -n 50 mutants/run.log; exit 1; }
 	$(BIN)/python tools/mutation_report.py
 
 clean: ## delete everything that make and the tools made

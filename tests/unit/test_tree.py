@@ -51,7 +51,7 @@ def test_a_value_may_be_anything() -> None:
     tree.insert([1, 2, 3, 4, 5, 6], ["ignored", "ignored", None])
     matched, values = tree.match([1, 2, 3, 4, 5, 6])
 
-    assert (6, [first, second, None]) == (matched, values)
+    assert (6, int, [first, second, None]) == (matched, type(matched), values)
     assert second is values[1]
 
 

@@ -1,7 +1,7 @@
 """A pytest plugin for `make mutants`: a test that uses 20 seconds of processor time ends the process with SIGXCPU.
 
-A mutant may loop for ever. mutmut's own limit is for all tests of a mutant together, and much of it is time on the wall,
-which runs faster the busier the machine is. The slowest test takes three seconds.
+A mutant may loop for ever. mutmut's own limits are for all tests of a mutant together, and the lower one is of time on
+the wall, which a busy machine uses up by itself. The slowest test takes three seconds.
 """
 
 from __future__ import annotations

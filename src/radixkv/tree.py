@@ -58,7 +58,7 @@ class Node(Generic[T]):
         """`RadixTree.path_hash`, once somebody asked."""
 
     def __repr__(self) -> str:
-        state = "" if self.tree else "pruned "
+        state = "pruned " if self.tree is None else ""  # an empty tree is falsy
         tokens = len(self.label) // TOKEN_BYTES
         return f"<{state}Node: {tokens} tokens, {len(self.blocks)} blocks, {self.locks} locks>"
 

@@ -17,8 +17,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radixkv import HashCache, RadixCache, SizeError, TokenError, TokenKey
-from radixkv.keys import block_hashes, common_prefix, differing_ids
+from radixkv import BlockIdError, HashCache, RadixCache, SizeError, TokenError, TokenKey
+from radixkv.keys import block_hashes, block_ids, common_prefix, differing_ids
 
 TOKENS = [5, 0, 127, 3]
 LARGEST = 2**32 - 1
@@ -210,6 +210,16 @@ def test_what_is_no_flat_sequence_of_integers_is_refused(tokens: Any) -> None:
     """Strings, sets, generators, bools, floats and anything of another dimension are a TokenError that says so."""
     with pytest.raises(TokenError, match="token"):
         TokenKey(tokens)
+
+
+def test_a_buffer_that_cannot_be_read_is_named() -> None:
+    """With what the buffer's owner says."""
+    tokens: Any = np.array([1], "M8[s]")
+    with pytest.raises(TokenError) as caught:
+        TokenKey(tokens)
+
+    assert f"ndarray gives no buffer of tokens: {caught.value.__cause__}" == str(caught.value)
+    assert tokens is caught.value.value
 
 
 @pytest.mark.parametrize("kind", [RadixCache, HashCache])
@@ -438,6 +448,24 @@ def test_a_common_prefix_is_counted_token_by_token(one: list[int], other: list[i
     same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
 
     assert 4 * same == common_prefix(TokenKey(one).data, TokenKey(other).data)
+
+
+class Ids:
+    """What an array of a foreign kind has, and no more."""
+
+    def tolist(self) -> list[int]:
+        return [5, LARGEST]
+
+
+def test_block_ids_are_copied_only_where_they_must_be() -> None:
+    """An array of the right kind is itself; of a signed kind it is looked through; of a foreign kind its list is."""
+    right, foreign = array("I", [5, LARGEST]), Ids()
+
+    assert right is block_ids(right)
+    assert [right] * 3 == [block_ids(ids) for ids in (array("q", right), right.tolist(), foreign)]  # type: ignore[arg-type]
+    with pytest.raises(BlockIdError) as caught:
+        block_ids(array("i", [5, -1]))
+    assert (1, -1) == (caught.value.index, caught.value.value)
 
 
 IDS = st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1])

@@ -306,8 +306,11 @@ def test_what_is_no_run_of_block_ids_is_refused(blocks: Any, index: int | None, 
 def test_a_block_id_in_an_array_without_dimensions_is_refused() -> None:
     """numpy's scalar array has a list form that is none."""
     scalar: Any = np.array(7)
-    with pytest.raises(BlockIdError):
+    with pytest.raises(BlockIdError) as caught:
         RadixCache(1).insert([1], scalar)
+
+    assert caught.value.index is None
+    assert scalar is caught.value.value
 
 
 @pytest.mark.parametrize("ids", [np.array([5, 6], dtype=np.int64), torch.tensor([5, 6]), (5, 6), range(5, 7)])

@@ -276,6 +276,7 @@ def test_the_text_of_a_node_shows_its_state() -> None:
     tree.prune(node)
 
     assert "<pruned Node: 4 tokens, 2 blocks, 0 locks>" == repr(node)
+    assert "<Node: 0 tokens, 0 blocks, 0 locks>" == repr(tree.root)
 
 
 # --- drawn -----------------------------------------------------------------------------------------------------------
@@ -393,9 +394,15 @@ def test_what_would_break_the_tree_is_refused() -> None:
     for call in broken:
         with pytest.raises(NodeError):
             call()
-    wrong: list[tuple[bytes, list[str]]] = [(label, []), (label, ["d", "e"]), (b"", []), (label[:-1], ["d"])]
-    for run, blocks in wrong:
-        with pytest.raises(BlockCountError):
+    wrong: list[tuple[bytes, list[str], int]] = [
+        (label, [], 1),
+        (label, ["d", "e"], 1),
+        (2 * label, ["d"], 2),
+        (b"", [], 1),
+        (label[:-1], ["d"], 1),
+    ]
+    for run, blocks, expected in wrong:
+        with pytest.raises(BlockCountError, match=rf"^expected {expected} blocks, .* got {len(blocks)}$"):
             tree.attach(leaf, run, blocks, None)
     foreign: list[Callable[[], object]] = [
         lambda: tree.prune(other),

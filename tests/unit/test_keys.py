@@ -450,6 +450,15 @@ def test_a_common_prefix_is_counted_token_by_token(one: list[int], other: list[i
     assert 4 * same == common_prefix(TokenKey(one).data, TokenKey(other).data)
 
 
+def test_a_common_prefix_ends_at_any_token() -> None:
+    """Every place where two prompts of up to ten tokens can part, in keys of one length and of two."""
+    for length in range(11):
+        for same in range(length + 1):
+            one, other = TokenKey([0] * length), TokenKey([0] * same + [1] * (length - same))
+            assert 4 * same == common_prefix(one.data, other.data)
+            assert 4 * same == common_prefix(one.data, one.prefix(same).data)
+
+
 class Ids:
     """What an array of a foreign kind has, and no more."""
 

@@ -84,6 +84,13 @@ def test_every_form_of_tokens_gives_the_same_key(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("tokens", [[0] * 8, [7], [0, 0, 1]], ids=str)
+def test_every_form_gives_the_tokens_it_holds(form: str, tokens: list[int]) -> None:
+    """Zeros alone, which look like the upper half of wider tokens, and lengths that are no multiple of a width."""
+    assert tokens == TokenKey(FORMS[form](tokens)).tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_no_tokens_gives_the_empty_key(form: str) -> None:
     """No tokens are tokens too."""
     key = TokenKey(FORMS[form]([]))

@@ -5,17 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from math import inf
 from operator import add
 from typing import Any, Final
 
-SAMPLE: Final = 64
-"""Leaves looked at for an eviction."""
-NEWEST: Final = 8
-"""And these of the leaves that became evictable last, among them the parents of what was just evicted."""
-PERIOD: Final = 64
+SAMPLE: Final = 128
+"""Leaves looked at together."""
+BATCH: Final = 16
+"""Of so many leaves looked at one goes, before others are looked at."""
+PERIOD: Final = 128
 """Requests between two looks at what was learned."""
-KEPT: Final = 0.96
+KEPT: Final = 0.92
 """What a look leaves of the weight of older observations."""
 GHOSTS: Final = 8
 """Evicted nodes remembered, for every node that is cached."""
@@ -32,9 +31,12 @@ HIT_STEP: Final = len(DISTANCES) + 1
 KINDS: Final = 4 * HIT_STEP
 """None, one, two or more hits; and for each, how far from the end: kind = hits * HIT_STEP + distance."""
 
+MOST_HITS: Final = KINDS - HIT_STEP
+"""From here on a hit more makes no difference."""
+
 # Ages, in requests: one bin each up to 8, then two an octave.
 EXACT: Final = 8
-OCTAVES: Final = 13
+OCTAVES: Final = 10
 STARTS: Final = (*range(EXACT), *(EXACT * 2**o * (2 + half) // 2 for o in range(OCTAVES) for half in (0, 1)))
 WIDTHS: Final = tuple(end - start for start, end in zip(STARTS, (*STARTS[1:], EXACT * 2**OCTAVES), strict=True))
 BINS: Final = b"".join(bytes([i]) * width for i, width in enumerate(WIDTHS))  # age to bin
@@ -70,15 +72,15 @@ class Density:
     which to keep. It needs no tuning for a traffic: of a cycle too long for the cache it keeps a part that fits, where
     LRU keeps nothing; for traffic that LRU is right for, the young have the highest density and it does as LRU does.
 
-    The victim is the lowest of `SAMPLE` leaves, spread evenly, and the newest ones; which, is a function of the calls
-    alone. A match counts as a use; the insert that follows is the same request's. New nodes are judged like all others,
-    so a prompt may be evicted right after it was inserted.
+    Victims are the lowest of `SAMPLE` leaves, spread evenly, and before them what was just inserted or bared, if it is
+    lower; which, is a function of the calls alone. A match counts as a use; the insert that follows is the same
+    request's. New nodes are judged like all others, so a prompt may be evicted right after it was inserted.
 
     After Beckmann and Sanchez, "Maximizing Cache Performance Under Uncertainty" (EVA, 2017); Beckmann, Chen and Cidon,
     "LHD: Improving Cache Hit Rate by Maximizing Hit Density" (2018); Gittins (1979). Theirs are of objects; kinds by
     the place in a prompt, ghosts as observations, and the exact index are of here.
 
-    Cost: O(path) a request, O(`SAMPLE`) an eviction. Memory: about 0.2 KB a cached node, and 0.3 KB a ghost, of which
+    Cost: O(path) a request, O(`BATCH`) an eviction. Memory: about 0.2 KB a cached node, and 0.3 KB a ghost, of which
     there are at most `GHOSTS` for every cached node, or `LEAST_GHOSTS`.
     """
 
@@ -95,6 +97,7 @@ class Density:
         self._waiting = {0: [0] * KINDS}  # weight of nodes and ghosts by the period of their last use, and by kind
         self._oldest_period = 0
         self._next_look = EXACT
+        self._candidates: list[tuple[_Entry, int]] = []  # the lowest last; with the last use that they were ranked by
         self._victim: Any = None  # until something happens
 
     def inserted(self, node: Any, priority: int) -> None:
@@ -103,7 +106,7 @@ class Density:
         ghost = self._ghosts.pop(name, None)
         if ghost is not None:
             self._count(ghost, self._reused)
-            kind = _hit(ghost.kind)
+            kind = ghost.kind + HIT_STEP if ghost.kind < MOST_HITS else ghost.kind
             self._weigh(ghost, 0)
         entry = self._entries[node] = _Entry(node, name, kind, self._now, 0)
         self._weigh(entry, node.num_blocks)
@@ -118,10 +121,20 @@ class Density:
             self._now = now = self._now + 1
             if now >= self._next_look:
                 self._look()
+            # As `_count` and `_move` for each: the one loop that goes through whole paths.
+            reused, waiting, oldest = self._reused, self._waiting, self._oldest_period
+            latest = waiting[now // PERIOD]
             for node in path:
                 entry = entries[node]
-                self._count(entry, self._reused)
-                self._move(entry, _hit(entry.kind), now)
+                kind, time, weight = entry.kind, entry.time, entry.weight
+                age = now - time
+                reused[kind][BINS[min(OLDEST, age)]] += weight
+                period = time // PERIOD
+                waiting[max(oldest, period)][kind] -= weight
+                if kind < MOST_HITS:
+                    entry.kind = kind = kind + HIT_STEP
+                latest[kind] += weight
+                entry.time = now
         else:
             self._path = list(path)
             for node in reversed(path):
@@ -168,30 +181,42 @@ class Density:
         entry.place = -1
 
     def victim(self) -> Any | None:
-        """O(`SAMPLE`). Of leaves that are worth the same, the one used longest ago."""
+        """O(`BATCH`). Of leaves that are worth the same, the one used longest ago."""
         leaves = self._leaves
         if self._victim is None and leaves:
             self._tell_distances()
-            step = len(leaves) // SAMPLE + 1
-            sample = leaves[self._evictions % step :: step]
-            if step > 1:
-                sample += leaves[-NEWEST:]
-            now, density = self._now, self._density
-            lowest, least = None, inf
-            for entry in sample:
-                age = now - entry.time
-                worth = density[entry.kind][BINS[age if age < OLDEST else OLDEST]]
-                if worth < least or (worth == least and entry.time < lowest.time):
-                    lowest, least = entry, worth
-            self._victim = lowest.node
+            lowest = self._lowest_sampled()
+            newest = leaves[-1]  # what was just inserted, or the parent of what was just evicted
+            self._victim = (newest if self._rank(newest) < self._rank(lowest) else lowest).node
         return self._victim
+
+    def _lowest_sampled(self) -> _Entry:
+        """The lowest of the last sample that is left as it was; of a new sample if none is."""
+        candidates = self._candidates
+        while True:
+            while candidates:
+                entry, time = candidates[-1]
+                if entry.place >= 0 and entry.time == time:
+                    return entry
+                candidates.pop()
+            step = len(self._leaves) // SAMPLE + 1
+            sample = self._leaves[self._evictions % step :: step]
+            sample.sort(key=self._rank, reverse=True)
+            candidates += [(entry, entry.time) for entry in sample[-max(len(sample) // BATCH, 1) :]]
+
+    def _rank(self, entry: _Entry) -> tuple[float, int]:
+        """The density now, then the time of the last use."""
+        age = self._now - entry.time
+        return self._density[entry.kind][BINS[min(OLDEST, age)]], entry.time
 
     def _tell_distances(self) -> None:
         """Give the nodes of the last insert's path the kind of their distance from its end."""
-        after = 0
+        after, entries = 0, self._entries
         for node in reversed(self._path):
-            entry = self._entries[node]
-            self._move(entry, entry.kind - entry.kind % HIT_STEP + bisect_right(DISTANCES, after), entry.time)
+            entry = entries[node]
+            kind = entry.kind - entry.kind % HIT_STEP + bisect_right(DISTANCES, after)
+            if kind != entry.kind:
+                self._move(entry, kind, entry.time)
             after += node.num_blocks
         self._path = []
 
@@ -200,7 +225,7 @@ class Density:
     def _count(self, entry: _Entry, histograms: list[list[float]]) -> None:
         """Note that something came of the entry at the age that it has now."""
         age = self._now - entry.time
-        histograms[entry.kind][BINS[age if age < OLDEST else OLDEST]] += entry.weight
+        histograms[entry.kind][BINS[min(age, OLDEST)]] += entry.weight
 
     def _move(self, entry: _Entry, kind: int, time: int) -> None:
         """Give an entry another kind, or time of last use."""
@@ -239,11 +264,6 @@ class Density:
             self._waiting[self._oldest_period] = list(map(add, oldest, self._waiting[self._oldest_period]))
 
 
-def _hit(kind: int) -> int:
-    """The kind after one hit more."""
-    return kind + HIT_STEP if kind < KINDS - HIT_STEP else kind
-
-
 def _sums(histograms: list[list[float]]) -> list[float]:
     """All kinds together, bin by bin."""
     return [sum(weights) for weights in zip(*histograms, strict=True)]
@@ -274,16 +294,20 @@ def _densities(chances: list[float]) -> list[float]:
         time += width * (alive - used / 2)
         alive -= used
         curve.append((time, hits))
-    hull = [curve.pop()]
+    hull: list[tuple[float, float]] = []
     densities = []
-    for point in reversed(curve):
-        while len(hull) > 1 and _slope(point, hull[-2]) >= _slope(point, hull[-1]):
+    later_time, later_hits = curve.pop()  # the last of the hull
+    for time, hits in reversed(curve):
+        steepest = (later_hits - hits) / (later_time - time)
+        while hull:
+            next_time, next_hits = hull[-1]
+            slope = (next_hits - hits) / (next_time - time)
+            if slope < steepest:
+                break
             hull.pop()
-        densities.append(_slope(point, hull[-1]))
-        hull.append(point)
+            later_time, later_hits, steepest = next_time, next_hits, slope
+        densities.append(steepest)
+        hull.append((later_time, later_hits))
+        later_time, later_hits = time, hits
     densities.reverse()
     return densities
-
-
-def _slope(start: tuple[float, float], end: tuple[float, float]) -> float:
-    return (end[1] - start[1]) / (end[0] - start[0])

@@ -12,9 +12,9 @@ SAMPLE: Final = 128
 """Leaves looked at together."""
 BATCH: Final = 16
 """Of so many leaves looked at one goes, before others are looked at."""
-PERIOD: Final = 128
+PERIOD: Final = 192
 """Requests between two looks at what was learned."""
-KEPT: Final = 0.92
+KEPT: Final = 0.88
 """What a look leaves of the weight of older observations."""
 GHOSTS: Final = 8
 """Evicted nodes remembered, for every node that is cached."""
@@ -201,8 +201,14 @@ class Density:
                 candidates.pop()
             step = len(self._leaves) // SAMPLE + 1
             sample = self._leaves[self._evictions % step :: step]
-            sample.sort(key=self._rank, reverse=True)
-            candidates += [(entry, entry.time) for entry in sample[-max(len(sample) // BATCH, 1) :]]
+            now, density = self._now, self._density
+            ranks = [
+                (density[entry.kind][BINS[min(now - entry.time, OLDEST)]], entry.time, i)
+                for i, entry in enumerate(sample)
+            ]
+            ranks.sort()
+            del ranks[max(len(ranks) // BATCH, 1) :]
+            candidates += [(sample[i], time) for _, time, i in reversed(ranks)]
 
     def _rank(self, entry: _Entry) -> tuple[float, int]:
         """The density now, then the time of the last use."""

@@ -80,18 +80,18 @@ class PublishedArc:
                 self.t2.append(x)
                 return None
         if x in self.b1:  # case II
-            out = self.replace()
+            instead = self.replace()
             self.p = min(self.p + max(len(self.b2) / len(self.b1), 1), self.c)
             self.b1.remove(x)
             self.t2.append(x)
-            return out
+            return instead
         if x in self.b2:  # case III
-            out = self.replace()
+            instead = self.replace()
             self.p = max(self.p - max(len(self.b1) / len(self.b2), 1), 0)
             self.b2.remove(x)
             self.t2.append(x)
-            return out
-        out = None  # case IV
+            return instead
+        out: int | None = None  # case IV
         total = len(self.t1) + len(self.t2) + len(self.b1) + len(self.b2)
         if len(self.t1) + len(self.b1) == self.c:
             if len(self.t1) < self.c:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -50,7 +51,22 @@ class LruCurve:
 
         Steepest first, each narrowed to where nine tenths of its gain come about, and none next to a steeper one.
         """
-        raise NotImplementedError
+        if not self.input_tokens:
+            return []
+        rates = self.hit_tokens / self.input_tokens
+        below = np.arange(self.unique_blocks + 1)
+        above = np.minimum(np.maximum(below + 1, (below * (1 + more_memory)).astype(np.int64)), self.unique_blocks)
+        gains = rates[above] - rates[below]
+        found: list[Cliff] = []
+        while gains.max() >= gain:
+            steepest = int(gains.argmax())
+            low, high = steepest, int(above[steepest])
+            tenth = gains[steepest] / 20
+            start = int(np.searchsorted(rates, rates[low] + tenth, side="right")) - 1
+            stop = int(np.searchsorted(rates, rates[high] - tenth))
+            found.append(Cliff(start, stop, self.hit_rate(start), self.hit_rate(stop)))
+            gains[(below <= high) & (above >= low)] = 0.0  # its own neighbours
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +94,20 @@ def lru_curve(requests: Iterable[Request], block_size: int, *, observe: Observer
         SizeError: a block size below 1.
         SpanError: blocks that the trace cannot tell.
     """
-    raise NotImplementedError
+    stack = ReuseStack(block_size)
+    # One more hit block at a capacity of `above + 1`, one more again at each of the next: +1 there, -1 behind the run.
+    steps = array("q")
+    input_tokens = 0
+    for number, request in enumerate(requests):
+        runs = stack.use(request)
+        input_tokens += request.input_tokens
+        if len(steps) < stack.unique_blocks + 2:
+            steps.frombytes(bytes(8 * (2 * stack.unique_blocks + 2 - len(steps))))
+        for start, stop, _, above in runs:
+            steps[above + 1] += 1
+            steps[above + 1 + stop - start] -= 1
+        if observe:
+            observe(number, request, runs)
+    unique = stack.unique_blocks
+    hit_blocks = np.cumsum(np.cumsum(np.frombuffer(steps, np.int64)[: unique + 1])) if steps else np.zeros(1, np.int64)
+    return LruCurve(block_size, stack.requests, input_tokens, unique, hit_blocks * block_size)

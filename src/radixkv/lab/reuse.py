@@ -147,7 +147,7 @@ class ReuseStack:
         if slots.full:
             moved = slots.compact()
             for node in self._tree:
-                node.last_use = moved[node.last_use]
+                node.last_use = moved.get(node.last_use, 0)  # this path's own slots may be gone
         slot = slots.append(self.requests, blocks)
         for node in path:
             node.last_use = slot

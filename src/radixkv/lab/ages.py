@@ -32,7 +32,8 @@ class BlockAges:
         self._last_used = np.zeros(1024, np.int64)
         self._now = -1
         self._clock = array("q")  # by request, milliseconds; as long as every request has a time
-        self._pending: list[tuple[int, _Times, _Times | None]] = []  # now, last uses, and of evicted blocks their births
+        # Each with the request that was served then: last uses, and of evicted blocks who computed them.
+        self._pending: list[tuple[int, _Times, _Times | None]] = []
         self._pending_blocks = 0
 
     def tick(self, timestamp: float | None) -> None:

@@ -45,7 +45,7 @@ class Optimum:
     >>> cycle = [Request(TokenKey([prefix, 9]), 2) for prefix in (1, 2, 3) * 3]
     >>> curve = lru_curve(cycle, 1, observe=optimum.add)
     >>> int(curve.hit_tokens[2]), optimum.hit_tokens(2)
-    (0, 3)
+    (0, 4)
     """
 
     def __init__(self, block_size: int) -> None:

@@ -202,9 +202,7 @@ class _Replay:
             held = self._keep(cache, finished, request.namespace, held, len(held.blocks))
         cache.unlock(held.node)
 
-    def _keep(
-        self, cache: PrefixCache[Any], key: TokenKey, namespace: str | None, held: _Held, searched: int
-    ) -> _Held:
+    def _keep(self, cache: PrefixCache[Any], key: TokenKey, namespace: str | None, held: _Held, searched: int) -> _Held:
         """Cache the full blocks of `key` as far as they fit, and hold them instead of `held`, which it begins with.
 
         Behind the `searched` blocks there may be some that are cached and not held: those need no room.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from radixkv.cache import PrefixCache
-from radixkv.keys import Tokens, check_size
+from radixkv.keys import TokenKey, Tokens, check_size
 from radixkv.manager import BlockManager, BlockTable
 from radixkv.scheduler import WaitingQueue
 from radixkv.traces import Request
@@ -66,6 +66,6 @@ class _Gate(BlockManager):
 
     def admit(self, tokens: Tokens, namespace: str | None = None, *, priority: int = 0) -> BlockTable:
         """See `BlockManager`; the table is finished already."""
-        table = BlockTable(self, tokens, namespace, priority)
+        table = BlockTable(self, TokenKey.of(tokens), namespace, priority)
         table.state = "finished"
         return table

@@ -82,6 +82,35 @@ class ModelCost:
         return 2 * self.parameters * tokens + self.heads * self.head_dim * attention
 
 
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """How long a prefill takes on one GPU, if arithmetic is all it waits for.
+
+    Raises:
+        ValueError: a peak that is not above 0, or a utilisation that is not above 0 and up to 1.
+
+    >>> roofline = Roofline(find_model("llama-3.1-8b"), peak_flops=1e15, utilisation=0.5)
+    >>> round(roofline.seconds(tokens=8192, squares=8192**2), 2)
+    0.3
+    """
+
+    model: ModelCost
+    peak_flops: float = 989e12
+    """A second; the default is an H100's, dense bfloat16."""
+    utilisation: float = 0.5
+    """The share of the peak that a prefill reaches."""
+
+    def __post_init__(self) -> None:
+        if not self.peak_flops > 0:
+            raise ValueError(f"peak_flops must be above 0, got {self.peak_flops}")
+        if not 0 < self.utilisation <= 1:
+            raise ValueError(f"utilisation must be above 0 and up to 1, got {self.utilisation}")
+
+    def seconds(self, tokens: int, squares: int) -> float:
+        """Of one GPU, for `ModelCost.prefill_flops`."""
+        return self.model.prefill_flops(tokens, squares) / (self.peak_flops * self.utilisation)
+
+
 def _dense(parameters: float, layers: int, heads: int, kv_heads: int, head_dim: int) -> ModelCost:
     return ModelCost(parameters, heads, head_dim, 2 * kv_heads * head_dim, (None,) * layers)
 

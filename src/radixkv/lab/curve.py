@@ -66,7 +66,8 @@ class LruCurve:
         """The shortest part of a stretch with nine tenths of its gain."""
         part = rates[low : high + 1]
         enough = np.searchsorted(part, part + 0.9 * (part[-1] - part[0]) - 1e-12)
-        start = int(np.argmin(enough - np.arange(len(part))))
+        starts = np.flatnonzero(enough < len(part))
+        start = int(starts[np.argmin(enough[starts] - starts)])
         blocks, stop = int(low + start), int(low + enough[start])
         return Cliff(blocks, stop, self.hit_rate(blocks), self.hit_rate(stop))
 

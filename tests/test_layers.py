@@ -39,7 +39,7 @@ WITH_EXTRAS = {"engine", "lab", "server", "cli", "traces"}
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "eviction": (("base",), (), ("__init__",)),
     "scheduler": (("base",), (), ("queue",), ("__init__",)),
-    "traces": (("request", "source", "tokenizer"), ("base",), (), ("reading",), ("__init__",)),
+    "traces": (("request", "source", "tokenizer"), ("base",), ("chatml",), (), ("reading", "writing"), ("__init__",)),
     "lab": ((), ("__init__",)),
     "engine": (
         ("errors",),

@@ -6,11 +6,12 @@ from typing import Any, ClassVar, Final
 
 from radixkv.errors import TokenError
 from radixkv.keys import TokenKey
-from radixkv.traces.base import BadLineError, Record, brief, integer, kind, looks_like, parse, seconds, shown, string
+from radixkv.traces.base import BadLineError, Record, brief, integer, kind, looks_like, namespace, parse, seconds, shown
 from radixkv.traces.request import Request
 from radixkv.traces.tokenizer import Tokenizer
 
 _PLAIN_IDS: Final = 2**31
+_UNTOLD: Final = TokenKey(())
 
 
 class BlockIds:
@@ -71,8 +72,9 @@ class HashReader:
                 input_tokens=input_tokens,
                 output_tokens=integer(record, "output_length", default=0),
                 span=self.span,
+                output=_UNTOLD,
                 timestamp=seconds(record, unit=self.time_unit),
-                namespace=string(record, "namespace"),
+                namespace=namespace(record),
             ),
         )
 

@@ -39,7 +39,14 @@ WITH_EXTRAS = {"engine", "lab", "server", "cli", "traces"}
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "eviction": (("base",), (), ("__init__",)),
     "scheduler": (("base",), (), ("queue",), ("__init__",)),
-    "traces": (("request",), (), ("__init__",)),
+    "traces": (
+        ("request", "source", "tokenizer"),
+        ("base", "generate/base"),
+        ("chatml",),
+        (),
+        ("reading", "writing", "generate/__init__"),
+        ("__init__",),
+    ),
     "lab": ((), ("__init__",)),
     "engine": (
         ("errors",),
@@ -62,7 +69,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("process",),
         ("__init__",),
     ),
-    "cli": (("__init__",), ("say",), ("serve", "demo"), ("commands",), ("__main__",)),
+    "cli": (("__init__",), ("say",), ("serve", "demo", "generate"), ("commands",), ("__main__",)),
 }
 # Imported when it runs, and not before: (importer, imported).
 LAZY = {("cli/__init__", "cli/commands")}

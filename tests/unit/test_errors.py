@@ -9,6 +9,7 @@ import pytest
 
 import radixkv
 from radixkv import (
+    POLICIES,
     BlockCountError,
     BlockIdError,
     BlockManager,
@@ -62,7 +63,7 @@ RAISED: dict[str, tuple[Callable[[], object], type[RadixKVError], dict[str, Any]
     "policy": (
         lambda: RadixCache(1, eviction="clock"),
         UnknownNameError,
-        {"name": "clock", "known": ("fifo", "lfu", "lru", "mru", "priority", "slru")},
+        {"name": "clock", "known": tuple(sorted(POLICIES))},
     ),
     "stale": (stale, StaleNodeError, {}),
     "reset": (reset_while_locked, LockError, {"locked_blocks": 2}),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -164,11 +166,10 @@ def test_a_cycle_with_one_shots() -> None:
 def test_every_parameter_is_checked(name: str) -> None:
     """One that cannot be is said at once, with its name."""
     for field, default in vars(WORKLOADS[name]()).items():
-        wrong = [-1, 2.5, True] if isinstance(default, int) else [-0.5, float("nan"), float("inf"), "1"]
+        wrong: list[Any] = [-1, 2.5, True] if isinstance(default, int) else [-0.5, True, math.nan, math.inf, "1"]
         for value in wrong:
-            with pytest.raises((SizeError, WorkloadError), match=field) as caught:
+            with pytest.raises((SizeError, WorkloadError), match=f"{field} must be"):
                 make_workload(name, **{field: value})
-            assert value is caught.value.given
 
 
 @pytest.mark.parametrize(

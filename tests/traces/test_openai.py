@@ -178,7 +178,7 @@ def test_the_estimate(text: str, count: int) -> None:
 def folder(tmp_path: Path) -> Path:
     """A folder with a tokenizer of two words."""
     tokenizer = Tokenizer(WordLevel({"a": 5, "b": 6, "?": 0}, unk_token="?"))
-    tokenizer.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     return tmp_path
 

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from radixkv.errors import MissingExtraError, TraceError, UnknownNameError
-from radixkv.traces import READERS, read_trace, trace_bytes
+from radixkv.traces import READERS, Request, read_trace, trace_bytes
 from tests.traces.samples import SAMPLES
 
 COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
@@ -115,11 +115,13 @@ def test_a_bad_line(tmp_path: Path, name: str, what: str) -> None:
     """It is an error with file, line and field; what stands before it was read."""
     line, field = SAMPLES[name].bad[what]
     path = written(tmp_path, content(name) + b"\n" + line.encode() + b"\n" + content(name))
-    trace, requests = read_trace(path), []
+    trace = read_trace(path)
+    requests: list[Request] = []
     with pytest.raises(TraceError) as caught:
-        requests.extend(iter(lambda: next(trace), None))
+        requests.extend(trace)
     error = caught.value
 
+    assert SAMPLES[name].requests == requests
     assert (path, len(SAMPLES[name].lines) + 2, field) == (error.path, error.line, error.field)
     assert str(error).startswith(f"{path}:{error.line}: " + (f"{field}: " if field else ""))
     assert len(str(error)) < len(path) + 200

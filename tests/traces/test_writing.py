@@ -142,7 +142,7 @@ def test_standard_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: 
     monkeypatch.setattr("sys.stdout", stdout)
     monkeypatch.chdir(tmp_path)
     write_trace([Request(TokenKey([1]), 1)], path)
-    written = stdout.buffer.getvalue()  # type: ignore[attr-defined]
+    written = stdout.buffer.getvalue()
 
     assert (b'{"tokens":[1]}\n' if path == "-" else b"") == written
 

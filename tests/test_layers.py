@@ -52,7 +52,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("sizes",),
         ("ages", "waiting", "reuse", "source"),
         ("curve", "optimum", "replay"),
-        ("sampling", "grid", "rows", "plots"),
+        ("grid", "rows", "plots", "sampling"),
         ("__init__",),
     ),
     "engine": (

@@ -1,8 +1,8 @@
-"""The picture of a curve: what every capacity gets, and what there is to gain."""
+"""Pictures of a curve and of a replay: what every capacity gets, and what there is to gain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 
 from radixkv.lab.curve import LruCurve
 from radixkv.lab.optimum import Optimum
+from radixkv.lab.replay import ReplayResult
 from radixkv.lab.sizes import bytes_text
-from radixkv.lab.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SKY, Picture, percent_axis, picture
+from radixkv.lab.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SERIES, SKY, Picture, percent_axis, picture
 
 _MARKERS = "osD^vP"
 _COLOURS = (ORANGE, PURPLE, SKY, RED)
@@ -118,3 +119,40 @@ class CurvePicture:
         """Capacities from there to beyond all distinct blocks, evenly on a log axis."""
         most = max(1.5 * self.curve.unique_blocks, 1)
         return np.unique(np.geomspace(self._smallest(), most, points).astype(np.int64))
+
+
+def replay_picture(results: Sequence[ReplayResult], token_bytes: float | None = None) -> Picture:
+    """Hit rates by capacity, a line for all that have the other settings in common; in memory where a token's is known.
+
+    What all lines have in common is in the title, the rest in the legend.
+    """
+    lines: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for result in results:
+        config = result.config
+        tokens = config.blocks * config.block_size
+        size = tokens if token_bytes is None else tokens * token_bytes / 2**30
+        settings = (config.cache, config.eviction, config.order, f"blocks of {config.block_size}")
+        lines.setdefault(settings, []).append((size, result.hit_rate))
+    varies = [len(set(column)) > 1 for column in zip(*lines, strict=True)]
+
+    def name(settings: tuple[str, ...], wanted: bool) -> str:
+        return ", ".join(part for part, varied in zip(settings, varies, strict=True) if varied == wanted)
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for number, (settings, points) in enumerate(lines.items()):
+            colour, marker = SERIES[number % len(SERIES)], _MARKERS[number % len(_MARKERS)]
+            sizes, rates = zip(*sorted(points), strict=True)
+            axes.plot(sizes, rates, color=colour, marker=marker, label=name(settings, True) or None)
+        axes.set_xscale("log", base=2 if token_bytes else 10)
+        axes.set_ylim(bottom=0)
+        percent_axis(axes.yaxis)
+        axes.xaxis.set_major_formatter(lambda size, _: bytes_text(size * 2**30) if token_bytes else f"{size:,.0f}")
+        axes.set_xlabel("cache" if token_bytes else "cache, in tokens")
+        axes.set_title("Hit rate by the size of the cache: " + name(next(iter(lines)), False))
+        if any(varies):
+            axes.legend(loc="upper left")
+
+    best = max(results, key=lambda result: result.hit_rate)
+    alt = f"Hit rates of {len(results)} replays; the best is {best.hit_rate:.1%}, with {best.config}"
+    return picture(paint, alt=alt, width=8.0, height=4.4)

@@ -103,6 +103,17 @@ def test_curve_draws(cycle: str, tmp_path: Path, suffix: str, start: bytes) -> N
     assert path.read_bytes().startswith(start)
 
 
+def test_replay_draws(mooncake: str, tmp_path: Path) -> None:
+    """A line a policy, in memory where a model is named."""
+    path = tmp_path / "replay.svg"
+    options = ["--eviction", "lru,lfu", "--workers", "1", "--output", str(path)]
+
+    assert 0 == invoke("replay", mooncake, "--blocks", "2,4", *options).exit_code
+    assert all(words in path.read_text() for words in ("lfu", "cache, in tokens", "radix, fcfs, blocks of 512"))
+    assert 0 == invoke("replay", mooncake, "--memory", "128MiB,256MiB", "--model", "llama-3.1-8b", *options).exit_code
+    assert "cache, in tokens" not in path.read_text()
+
+
 def test_replay_as_json(mooncake: str) -> None:
     """A row a setting, in the order asked for, with everything that was found."""
     options = ["--blocks", "2,4", "--eviction", "lru,lfu", "--cache", "radix,hash", "--json", "-", "--workers", "1"]
@@ -199,6 +210,16 @@ def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
     assert 1 == result.exit_code
     assert 1 == len(result.output.splitlines())
     assert "none.jsonl" in result.output
+
+
+@pytest.mark.parametrize("options", [["--json", "{}/none/a.json"], ["--output", "{}/none/a.png"]], ids=str)
+def test_a_file_that_cannot_be_written(cycle: str, tmp_path: Path, options: list[str]) -> None:
+    """One line, after the table."""
+    result = invoke("curve", cycle, "--blocks", "8", *(option.format(tmp_path) for option in options))
+
+    assert 1 == result.exit_code
+    assert result.stderr.startswith("radixkv: ")
+    assert 1 == len(result.stderr.splitlines())
 
 
 def test_a_real_process_on_all_cores(cycle: str) -> None:

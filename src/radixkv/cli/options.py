@@ -48,7 +48,8 @@ TokenizerName: TypeAlias = Annotated[
     typer.Option(
         "--tokenizer",
         metavar="NAME",
-        help="For text: a tokenizer.json, its folder or a Hugging Face name. [default: an estimate]",
+        help="For text: a tokenizer.json, its folder or a Hugging Face name.",
+        show_default="an estimate",
         rich_help_panel=_TRACE,
     ),
 ]
@@ -57,7 +58,12 @@ Blocks: TypeAlias = Annotated[
 ]
 Share: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="1%,2%…", help="Capacities as shares of the trace's distinct blocks.", rich_help_panel=_SIZES),
+    typer.Option(
+        metavar="1%,2%…",
+        help="Capacities as shares of the trace's distinct blocks.",
+        show_default="1%,2%,5%,10%,20%",
+        rich_help_panel=_SIZES,
+    ),
 ]
 Memory: TypeAlias = Annotated[
     str | None,
@@ -71,7 +77,8 @@ Context: TypeAlias = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Prompt length at which layers with a sliding window keep that alone. [default: they keep everything]",
+        help="Prompt length at which layers with a sliding window keep that alone.",
+        show_default="they keep everything",
         rich_help_panel=_SIZES,
     ),
 ]

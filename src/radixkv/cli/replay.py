@@ -36,7 +36,8 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
         str | None,
         typer.Option(
             metavar="N,N…",
-            help="Tokens a block. [default: what an id of the trace stands for, or 16]",
+            help="Tokens a block.",
+            show_default="what an id of the trace stands for, or 16",
             rich_help_panel=_SETTINGS,
         ),
     ] = None,
@@ -47,10 +48,11 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
     utilisation: Annotated[
         float, typer.Option(min=0.001, max=1, help="Share of the peak that a prefill reaches.", rich_help_panel=_COST)
     ] = 0.5,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes. [default: one a core]")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a core")] = None,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Work on that Ray cluster; `local` starts one here.")
     ] = None,
+    output: options.Output = None,
     json: options.Json = None,
 ) -> None:
     """Replay a trace through the caches, at every combination of the settings."""
@@ -73,7 +75,7 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
     found = tracing.find(model)
     sizes = tracing.sizes(blocks, share, memory, found, context)
     try:
-        with tracing.files(trace) as paths:
+        with needs("lab"), tracing.files(trace) as paths:
             source = TraceFiles(paths, trace_format, skip_bad, tokenizer)
             configs: list[ReplayConfig] = []
             ceilings: list[dict[str, Any]] = []
@@ -99,6 +101,11 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
         _print(rows, ceilings, found.token_bytes(context) if found else None)
     if json:
         tracing.write_json({"rows": rows, "ceilings": ceilings}, json)
+    if output:
+        with needs("lab"):
+            from radixkv.lab.plots import replay_picture  # noqa: PLC0415  # matplotlib takes longest of all
+        with tracing.writing(output):
+            replay_picture(results, found.token_bytes(context) if found else None).save(output)
 
 
 def _print(rows: list[dict[str, Any]], ceilings: list[dict[str, Any]], token_bytes: float | None) -> None:

@@ -32,6 +32,9 @@ class End:
         self.priority = 0
         self.protected = False
         self.serial = 0
+        self.references = [0, created]  # the last two, an insert right after a match left out
+        self.behind = 0  # blocks, of the longest prompt that was inserted through here
+        self.size = 0  # blocks, for the ranks
         self.locks = 0  # taken on this very end; those of longer ends are found by scanning
 
     def __len__(self) -> int:
@@ -69,8 +72,15 @@ RANKS: dict[str, Callable[[End], tuple[int, ...]]] = {
     "lfu": lambda end: (end.uses, end.last_use),
     "slru": lambda end: (int(end.protected), end.serial),
     "priority": lambda end: (end.priority, end.last_use),
+    "lru2": lambda end: tuple(end.references),
+    "tlru": lambda end: (int(end.behind + end.size > TLRU_SPARED), end.last_use),
 }
-"""Policy name to rank: the evictable leaf with the lowest one goes first."""
+"""Policy name to rank: the evictable leaf with the lowest one goes first. A policy that is not here may name any."""
+
+LRU2_GHOSTS = 1
+"""Evicted nodes remembered for every cached one, by `lru2` as the tests set it."""
+TLRU_SPARED = 2
+"""Blocks at the end of a prompt that may go first, by `tlru` as the tests set it."""
 
 COUNTERS = (
     "lookups",
@@ -103,6 +113,7 @@ class ModelCache:
         self.ids: dict[Prefix, int] = {}
         self.ends: list[End] = []
         self.ghosts: list[Prefix] = []
+        self.remembered: dict[Prefix, int] = {}  # the last reference of what was evicted, by its first block
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.clock = 0
         self.serials = 0
@@ -137,6 +148,11 @@ class ModelCache:
     def before(self, end: End) -> int:
         """How many tokens lie before the node that ends here."""
         return max((len(other) for other in self.above(end) if other is not end), default=0)
+
+    def first_block(self, end: End) -> Prefix:
+        """The prefix up to the end of the first block of the node that ends here."""
+        namespace, tokens = end.prefix
+        return namespace, tokens[: self.before(end) + self.block_size]
 
     def blocks_of(self, end: End) -> list[int]:
         """The ids of the node that ends here."""
@@ -197,6 +213,8 @@ class ModelCache:
         if not resumed:
             self.count_miss(searched, matched, (namespace, tuple(tokens[: matched + self.block_size])))
         end = self.end_at(found)
+        for passed in self.above(end):
+            passed.references = [passed.references[1], self.clock]
         self.use(end)
         return Found(matched, [self.ids[prefix] for prefix in found], end)
 
@@ -227,6 +245,7 @@ class ModelCache:
         self.use(end)
         for passed in self.above(end):
             passed.priority = max(passed.priority, priority)
+            passed.references[1] = self.clock
         for prefix, block in list(zip(path, blocks, strict=True))[len(found) :]:
             self.ids[prefix] = block
         for count in self.new_ends(len(found), full):
@@ -234,7 +253,10 @@ class ModelCache:
             end.priority = priority
             end.serial = self.next_serial()
             self.ends.append(end)
+            end.references[0] = self.remembered.pop(self.first_block(end), 0)
             self.demote()
+        for passed in self.above(end):
+            passed.behind = max(passed.behind, full - len(passed) // self.block_size)
         self.counters["inserted_blocks"] += full - len(found)
         return Added(full - len(found), duplicates, end)
 
@@ -248,6 +270,8 @@ class ModelCache:
         upper = End(found[-1], lower.created)
         upper.last_use, upper.uses, upper.priority = lower.last_use, lower.uses, lower.priority
         upper.protected, upper.serial = lower.protected, lower.serial
+        upper.references = list(lower.references)
+        upper.behind = lower.behind + (len(lower) - len(upper)) // self.block_size
         self.ends.append(upper)
         return upper
 
@@ -292,7 +316,8 @@ class ModelCache:
         namespace, tokens = end.prefix
         return [self.ids[prefix] for prefix in self.prefixes(namespace, tokens, len(tokens) // self.block_size)]
 
-    def evict(self, n: int) -> list[int]:
+    def evict(self, n: int, told: Sequence[int] = ()) -> list[int]:
+        """Evict by the policy's rule; where the model has none, the leaves whose ids come in `told`."""
         if n < 0:
             raise Refusal("SizeError", given=n)
         out: list[int] = []
@@ -300,7 +325,12 @@ class ModelCache:
             leaves = [end for end in self.ends if self.is_leaf(end) and not self.is_locked(end)]
             if not leaves:
                 break
-            victim = min(leaves, key=RANKS[self.policy])
+            for leaf in leaves:
+                leaf.size = len(self.blocks_of(leaf))
+            if self.policy in RANKS:
+                victim = min(leaves, key=RANKS[self.policy])
+            else:
+                [victim] = [leaf for leaf in leaves if self.blocks_of(leaf)[0] == told[len(out)]]
             out += self.blocks_of(victim)
             self.remove(victim)
         self.counters["evicted_blocks"] += len(out)
@@ -310,12 +340,16 @@ class ModelCache:
         """Take a leaf out, and remember its first block among the ghosts."""
         namespace, tokens = victim.prefix
         before = self.before(victim)
+        ghost = self.first_block(victim)
         for prefix in self.prefixes(namespace, tokens, len(tokens) // self.block_size):
             if len(prefix[1]) > before:
                 del self.ids[prefix]
-        ghost = (namespace, tokens[: before + self.block_size])
         self.ghosts = [*(other for other in self.ghosts if other != ghost), ghost][-self.ghost_capacity :]
         self.ends.remove(victim)
+        self.remembered = {other: last for other, last in self.remembered.items() if other != ghost}
+        self.remembered[ghost] = victim.references[1]
+        while len(self.remembered) > LRU2_GHOSTS * len(self.ends):
+            del self.remembered[next(iter(self.remembered))]
         self.demote()
 
     def reset(self) -> list[int]:

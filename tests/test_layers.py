@@ -39,8 +39,22 @@ WITH_EXTRAS = {"engine", "lab", "server", "cli", "traces"}
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "eviction": (("base",), (), ("__init__",)),
     "scheduler": (("base",), (), ("queue",), ("__init__",)),
-    "traces": (("request",), (), ("__init__",)),
-    "lab": ((), ("__init__",)),
+    "traces": (
+        ("request", "source", "tokenizer"),
+        ("base", "generate/base"),
+        ("chatml",),
+        (),
+        ("reading", "writing", "generate/__init__"),
+        ("__init__",),
+    ),
+    "lab": (
+        ("style", "blocks", "histogram", "models", "slots"),
+        ("sizes",),
+        ("ages", "waiting", "reuse", "source"),
+        ("curve", "optimum", "replay"),
+        ("grid", "rows", "plots", "sampling"),
+        ("__init__",),
+    ),
     "engine": (
         ("errors",),
         ("sampling", "kv_store", "text", "config", "snapshot", "default_model"),
@@ -62,7 +76,14 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("process",),
         ("__init__",),
     ),
-    "cli": (("__init__",), ("say",), ("serve", "demo"), ("commands",), ("__main__",)),
+    "cli": (
+        ("__init__",),
+        ("say",),
+        ("options", "tracing"),
+        ("serve", "demo", "generate", "replay", "curve"),
+        ("commands",),
+        ("__main__",),
+    ),
 }
 # Imported when it runs, and not before: (importer, imported).
 LAZY = {("cli/__init__", "cli/commands")}

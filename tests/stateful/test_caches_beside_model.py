@@ -18,9 +18,9 @@ from hypothesis.stateful import (
 )
 
 from radixkv import HashCache, RadixCache, RadixKVError, TokenKey, counters
-from radixkv.eviction import POLICIES
+from radixkv.eviction import POLICIES, lru2, tlru
 from tests import strategies
-from tests.model import COUNTERS, MODELS, End, Refusal
+from tests.model import COUNTERS, LRU2_GHOSTS, MODELS, TLRU_SPARED, End, Refusal
 from tests.strategies import Prompt
 
 CACHES: dict[str, type[Any]] = {"radix": RadixCache, "hash": HashCache}
@@ -49,6 +49,8 @@ class CacheMachine(RuleBasedStateMachine):
     def start(self, block_size: int, ghosts: int) -> None:
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(counters, "GHOST_CAPACITY", ghosts)
+        self.patch.setattr(lru2, "GHOSTS", LRU2_GHOSTS)
+        self.patch.setattr(tlru, "SPARED", TLRU_SPARED)
         self.cache: Any = CACHES[self.kind](block_size, eviction=self.policy)
         self.other: Any = CACHES[self.kind](block_size, eviction=self.policy)
         self.model = MODELS[self.kind](block_size, self.policy, ghosts)
@@ -77,7 +79,8 @@ class CacheMachine(RuleBasedStateMachine):
         return self.keep(inserted.node, added.end)
 
     def do_evict(self, n: int) -> None:
-        assert self.model.evict(n) == self.cache.evict(n).tolist()
+        evicted = self.cache.evict(n).tolist()
+        assert self.model.evict(n, evicted) == evicted
 
     @rule(
         target=handles,
@@ -200,7 +203,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert expected == actual
 
     def teardown(self) -> None:
-        """The bound of the ghosts is everybody's."""
+        """The constants are everybody's."""
         if hasattr(self, "patch"):
             self.patch.undo()
 

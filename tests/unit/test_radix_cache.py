@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from radixkv import BlockCountError, BlockIdError, LockError, PrefixStats, RadixCache, StaleNodeError
+from radixkv import POLICIES, BlockCountError, BlockIdError, LockError, PrefixStats, RadixCache, StaleNodeError
 
 
 def ids(given: Any) -> list[int]:
@@ -211,7 +211,7 @@ def test_a_ghost_is_the_first_block_of_what_was_evicted() -> None:
     assert (0, 1, 1, 1) == (stats.missed_short, stats.missed_evicted, stats.missed_diverged, stats.missed_cold)
 
 
-@pytest.mark.parametrize("policy", ["fifo", "lfu", "lru", "mru", "priority", "slru"])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_memory_does_not_grow_without_evictions(policy: str) -> None:
     """After thousands of matches, locks and unlocks nothing is larger than after the first."""
     cache = RadixCache(block_size=1, eviction=policy)

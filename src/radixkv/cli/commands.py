@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from radixkv import __version__
+from radixkv.cli.curve import curve
 from radixkv.cli.demo import demo
+from radixkv.cli.generate import generate
+from radixkv.cli.replay import replay
 from radixkv.cli.serve import serve
 
 app = typer.Typer(
@@ -19,6 +22,9 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(demo)
+app.command()(replay)
+app.command()(curve)
+app.command()(generate)
 
 
 def _version(wanted: bool) -> None:  # typer calls it so

@@ -6,23 +6,33 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from radixkv.errors import UnknownNameError
+from radixkv.eviction.arc import Arc
 from radixkv.eviction.base import EvictionPolicy
 from radixkv.eviction.density import Density
 from radixkv.eviction.fifo import Fifo
 from radixkv.eviction.lfu import Lfu
 from radixkv.eviction.lru import Lru
+from radixkv.eviction.lru2 import Lru2
 from radixkv.eviction.mru import Mru
 from radixkv.eviction.priority import Priority
+from radixkv.eviction.random import Random
+from radixkv.eviction.s3fifo import S3Fifo
 from radixkv.eviction.slru import Slru
+from radixkv.eviction.tlru import Tlru
 
 POLICIES: Final[Mapping[str, Callable[[], EvictionPolicy]]] = {
+    "arc": Arc,
     "density": Density,
     "fifo": Fifo,
     "lfu": Lfu,
     "lru": Lru,
+    "lru2": Lru2,
     "mru": Mru,
     "priority": Priority,
+    "random": Random,
+    "s3fifo": S3Fifo,
     "slru": Slru,
+    "tlru": Tlru,
 }
 """Every policy by the name that `eviction=` takes."""
 

@@ -262,7 +262,7 @@ class Density:
         ]
         for histogram in (*self._reused, *self._forgotten):
             histogram[:] = [weight * KEPT for weight in histogram]
-        self._next_look += min(self._now, PERIOD)
+        self._next_look = min(2 * self._now, (self._now // PERIOD + 1) * PERIOD)
         self._waiting.setdefault(self._now // PERIOD, [0] * KINDS)
         if len(self._waiting) > PERIODS:
             oldest = self._waiting.pop(self._oldest_period)

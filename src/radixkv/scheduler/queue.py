@@ -13,7 +13,7 @@ add ──> order ──pop──> shares a prefix that a running request comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from operator import index
 from typing import Any, Final, Generic, TypeVar
@@ -247,15 +247,20 @@ class WaitingQueue(Generic[R]):
 
     # --- what the cache tells --------------------------------------------------------------------------------------
 
-    def stored(self, block: Hashable) -> None:
-        """See `CacheObserver`. O(requests whose match it makes longer), a dict entry each."""
-        self._watch.stored(block)
-        self._leaders.stored(block)
+    def matched(self, blocks: Sequence[int]) -> None:
+        """See `CacheObserver`. A use changes nobody's match."""
 
-    def removed(self, node: Any) -> None:
-        """See `CacheObserver`. O(requests whose match it makes shorter), a dict entry each."""
-        self._watch.removed(node)
-        self._leaders.removed(node)
+    def inserted(self, blocks: Sequence[int], new_blocks: int, name: Hashable | None) -> None:
+        """See `CacheObserver`. O(requests whose match it makes longer), a dict entry each."""
+        if new_blocks:
+            self._watch.stored(name)
+            self._leaders.stored(name)
+
+    def evicted(self, nodes: Sequence[Any], blocks: Sequence[int]) -> None:
+        """See `CacheObserver`. O(nodes, and requests whose match it makes shorter), a dict entry each."""
+        for node in nodes:
+            self._watch.removed(node)
+            self._leaders.removed(node)
 
     def cleared(self) -> None:
         """See `CacheObserver`. O(requests), a dict entry each."""

@@ -55,6 +55,7 @@ class ServerState:
     def ready(self, serving: Serving) -> None:
         """The model is loaded and its engine runs."""
         self._serving = serving
+        self.metrics.observe(serving.engine)
         if self.phase == "starting":
             self.phase = "ready"
 

@@ -416,6 +416,16 @@ def test_a_thread_that_breaks_tells_everybody(
     engine.shutdown()
     with pytest.raises(EngineStoppedError):
         engine.submit([1], GREEDY, on_output=owner)
+    assert "broken" == str(engine.failure)
+
+
+def test_an_engine_that_is_shut_down_has_not_failed(tiny: LoadedModel) -> None:
+    """Its end was wanted."""
+    engine = Engine(tiny, EngineConfig(num_blocks=8))
+    engine.start()
+    engine.shutdown()
+
+    assert engine.failure is None
 
 
 def test_an_engine_never_started_shuts_down(tiny: LoadedModel) -> None:

@@ -58,6 +58,7 @@ class FakeEngine:
         self.model = SimpleNamespace(
             tokenizer=tokenizer, name="tiny", max_context=max_context, vocab_size=len(tokenizer)
         )
+        self.failure: BaseException | None = None
         self.gate = threading.Event()
         self.gate.set()
         self.step_seconds = step_seconds

@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from radixkv.server.generation import Pace
 from tests.server.conftest import Running
 from tests.server.tiny import MAX_CONTEXT
 from tests.server.waiting import until
@@ -186,6 +187,37 @@ def test_a_full_queue(start: Any) -> None:
     server.engine.gate.set()
     server.check()
     assert 2 == server.metric("radixkv_requests_total", reason="cancelled")
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    """After what those that wait take at the pace of the last minute: 8 ends in 4 s, so 20 take 10 s.
+
+    At least 1 s, also where no pace is known; and no more than clients follow.
+    """
+    now = 0.0
+    pace = Pace(lambda: now)
+    assert 1 == pace.retry_seconds(1000)
+    for _ in range(8):
+        pace.ended()
+        now += 0.5
+
+    assert [1, 10, 11, 60] == [pace.retry_seconds(waiting) for waiting in (0, 20, 21, 1000)]
+    now += 8
+    assert 30 == pace.retry_seconds(20)  # and none since: 8 in 12 s
+    now += 60
+    assert 1 == pace.retry_seconds(20)
+
+
+def test_the_pace_is_that_of_the_server(start: Any) -> None:
+    """Requests that end and those that are cancelled both count."""
+    server: Running = start(max_waiting=1)
+    assert 200 == server.complete().status_code
+    server.engine.gate.clear()
+    for _ in range(2):
+        assert 429 == server.complete(prompt=["a", "b"]).status_code
+    server.engine.gate.set()
+
+    assert 3 == len(server.state._pace._ends)
 
 
 def test_api_key(start: Any) -> None:

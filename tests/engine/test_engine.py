@@ -26,7 +26,7 @@ from radixkv.engine import (
 )
 from radixkv.engine.runner import ModelRunner
 from tests.engine.harness import Harness, prompts
-from tests.engine.tiny import CONTEXT, VOCABULARY
+from tests.tiny import CONTEXT, VOCABULARY
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 SECONDS = 60

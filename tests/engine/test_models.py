@@ -25,7 +25,7 @@ from radixkv.engine import (
 from radixkv.engine.attention import paged_attention
 from tests.engine.harness import Harness, prompts
 from tests.engine.reference import Reference
-from tests.engine.tiny import END, tiny_model, tiny_tokenizer
+from tests.tiny import END, tiny_model, tiny_tokenizer
 
 SMALL = {
     "vocab_size": 256,

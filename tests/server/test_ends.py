@@ -17,8 +17,8 @@ import pytest
 from radixkv.engine import Engine, EngineConfig, load_model
 from radixkv.server.config import ServerConfig
 from tests.server.conftest import Running, running
-from tests.server.tiny import make_model
 from tests.server.waiting import until
+from tests.tiny import save_tiny
 
 
 def hang_up(server: Running, *, stream: bool) -> None:
@@ -146,7 +146,7 @@ def test_an_engine_that_dies_is_noticed(
 ) -> None:
     """The model ends the engine's thread, amid a call: that is told, and `/health` and later calls say 503 and why."""
     caplog.set_level(logging.CRITICAL, "radixkv")
-    make_model(tmp_path)
+    save_tiny(tmp_path)
     loaded = load_model(str(tmp_path), dtype="float32", device="cpu")
     engine: Any = Engine(loaded, EngineConfig(num_blocks=64, block_size=4))
     forward, steps = loaded.model.forward, 0

@@ -16,8 +16,8 @@ import httpx
 import openai
 import pytest
 
-from tests.server.tiny import make_model
 from tests.server.waiting import until
+from tests.tiny import save_tiny
 
 MESSAGES: Any = [
     {"role": "system", "content": "a prefix cache keeps what it has computed " * 4},
@@ -57,7 +57,7 @@ class Process:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "tiny"
-    make_model(folder)
+    save_tiny(folder)
     return folder
 
 

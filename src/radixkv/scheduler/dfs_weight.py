@@ -147,7 +147,7 @@ class DepthFirst:
         heappush(spot.branches, entry)
         if len(spot.branches) > 2 * len(node.children) + self.LEFT_BEHIND:
             spot.branches = [
-                entry for entry in spot.branches if (below := self._spots.get(entry[3])) and below.branch is entry
+                entry for entry in spot.branches if (other := self._spots.get(entry[3])) and other.branch is entry
             ]
             heapify(spot.branches)
 
@@ -162,8 +162,9 @@ class DepthFirst:
     def _reach(self, waiting: Waiting) -> Node[int]:
         """The node where the prompt's full blocks end, made if it is new."""
         tree, data = self._tree, waiting.key.data
-        if waiting.place is not None and waiting.place.tree is tree:
-            return waiting.place
+        place: Node[int] | None = waiting.place
+        if place is not None and place.tree is tree:
+            return place
         end = self._full_blocks(data)
         path, matched, inside = tree.walk(data, end, waiting.namespace)
         node = path[-1] if path else tree.root

@@ -116,6 +116,7 @@ class PrefixCache(Protocol[N]):
         Raises:
             StaleNodeError: the node was evicted; nothing changed.
             LockError: the node is another cache's; nothing changed.
+            NodeError: it is no node at all; nothing changed.
         """
 
     def unlock(self, node: N) -> None:
@@ -124,6 +125,7 @@ class PrefixCache(Protocol[N]):
         Raises:
             StaleNodeError: the node was reset away; nothing changed.
             LockError: no lock of this very node is left, or the node is another cache's; nothing changed.
+            NodeError: it is no node at all; nothing changed.
         """
 
     @contextmanager
@@ -161,7 +163,7 @@ class PrefixCache(Protocol[N]):
         """The cache's ids from the prompt's start to the end of `node`.
 
         Raises:
-            StaleNodeError, LockError: as `lock`.
+            StaleNodeError, LockError, NodeError: as `lock`.
         """
 
     def block_ids(self) -> array[int]:

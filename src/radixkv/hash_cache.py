@@ -15,7 +15,7 @@ from secrets import token_bytes
 
 from radixkv.cache import CacheObserver, PrefixCache
 from radixkv.counters import CacheCounters
-from radixkv.errors import BlockCountError, InvariantError, LockError, StaleNodeError
+from radixkv.errors import BlockCountError, InvariantError, LockError, NodeError, StaleNodeError
 from radixkv.eviction import make_policy
 from radixkv.keys import (
     DIGEST_BYTES,
@@ -340,8 +340,12 @@ class HashCache(PrefixCache[HashBlock]):
             node = node.parent
 
     def _check_node(self, node: HashBlock) -> None:
-        if node.cache is not self:
-            if node.cache is None:
+        try:
+            cache = node.cache
+        except AttributeError:
+            raise NodeError(f"a node of this cache is wanted, not {type(node).__name__}") from None
+        if cache is not self:
+            if cache is None:
                 raise StaleNodeError("the block was evicted: match its prompt again")
             raise LockError("the node belongs to another cache", locked_blocks=self._locked_blocks)
 

@@ -186,9 +186,8 @@ class RadixCache(PrefixCache[Node[int]]):
 
     def lock(self, node: Node[int]) -> None:
         """See `PrefixCache`. O(nodes from `node` to the root)."""
-        was_evictable = _is_evictable(node)
         self._tree.lock(node)
-        if was_evictable:
+        if node.locks == 1 and not node.children and node.parent is not None:  # it was evictable
             self._policy.protected(node)
 
     def unlock(self, node: Node[int]) -> None:

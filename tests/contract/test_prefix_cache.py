@@ -19,6 +19,7 @@ from radixkv import (
     HashCache,
     LockError,
     NamespaceError,
+    NodeError,
     PrefixCache,
     PrefixStats,
     RadixCache,
@@ -442,6 +443,19 @@ def test_a_node_of_another_cache_is_refused(cache: AnyCache, make: MakeCache) ->
                 call(node)
 
     assert before == (facts(cache), facts(other))
+
+
+@pytest.mark.parametrize("node", [None, 3, "root", object()], ids=["none", "int", "str", "object"])
+def test_what_is_no_node_is_refused(cache: AnyCache, kind: str, node: Any) -> None:
+    """Neither is a node of the other kind of cache."""
+    other = CACHES["hash" if kind == "radix" else "radix"](2).insert([1, 2], [10]).node
+    before = facts(cache)
+    for wrong in (node, other):
+        for call in (cache.lock, cache.unlock, cache.path_blocks, lambda no: cache.pinned(no).__enter__()):
+            with pytest.raises(NodeError, match=f"not {type(wrong).__name__}"):
+                call(wrong)
+
+    assert before == facts(cache)
 
 
 # --- evict and reset -------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from transformers import modeling_gguf_pytorch_utils
 from transformers.utils import logging as transformers_logging
 
 from radixkv.engine import (
@@ -293,8 +294,7 @@ def test_the_default_model_is_converted_once(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_no_bars_but_ours_while_it_is_converted(capsys: pytest.CaptureFixture[str]) -> None:
     """Transformers' are silent, the one that has no switch too, and afterwards as they were, however it ends."""
-    from transformers import modeling_gguf_pytorch_utils as gguf
-
+    gguf: Any = modeling_gguf_pytorch_utils
     before = gguf.tqdm, transformers_logging.is_progress_bar_enabled()
     with suppress(KeyboardInterrupt), default_model._no_bars_of_transformers():
         assert [1, 2] == list(gguf.tqdm([1, 2])) == list(transformers_logging.tqdm([1, 2]))

@@ -144,18 +144,19 @@ def _convert(gguf: Path, folder: Path) -> None:
 @contextmanager
 def _no_bars_of_transformers() -> Iterator[None]:
     """Its own progress bars, which would be drawn into ours, are off, and afterwards as they were."""
-    from transformers import modeling_gguf_pytorch_utils as gguf  # noqa: PLC0415  # takes seconds
-    from transformers.utils import logging as bars  # noqa: PLC0415
+    from transformers import modeling_gguf_pytorch_utils  # noqa: PLC0415  # takes seconds
+    from transformers.utils import logging as transformers_logging  # noqa: PLC0415
 
-    shown = bars.is_progress_bar_enabled()
+    bars: Any = transformers_logging
+    gguf: Any = modeling_gguf_pytorch_utils
     with ExitStack() as after:
-        if shown:
+        if bars.is_progress_bar_enabled():
             bars.disable_progress_bar()
             after.callback(bars.enable_progress_bar)
-        own: Any = getattr(gguf, "tqdm", None)
+        own = getattr(gguf, "tqdm", None)
         if own is not None:  # this one does not heed the switch
             after.callback(setattr, gguf, "tqdm", own)
-            vars(gguf)["tqdm"] = partial(own, disable=True)
+            gguf.tqdm = partial(own, disable=True)
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from radixkv.engine import (
     SamplingParams,
 )
 from radixkv.engine.runner import ModelRunner
+from radixkv.engine.steps import Steps
 from tests.engine.harness import Harness, prompts
 from tests.tiny import CONTEXT, VOCABULARY
 
@@ -284,6 +286,33 @@ def test_the_whole_pool_ends_the_output(tiny: LoadedModel) -> None:
     harness.drain()
 
     assert ("length", 3) == (run.last.finish_reason, len(run.tokens))  # the last one needs no place
+
+
+def test_a_resumed_request_without_a_place_for_its_last_token(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fits but for the token that it had sampled last: it waits again, and nothing of its text is lost."""
+    preempt, callers = Steps._preempt, list[str]()
+
+    def spy(steps: Steps, request: Request) -> None:
+        callers.append(sys._getframe(1).f_code.co_name)
+        preempt(steps, request)
+
+    monkeypatch.setattr(Steps, "_preempt", spy)
+    texts: list[list[list[int]]] = []
+    for blocks in (4, 64):
+        harness = Harness(tiny, blocks, block_size=4)
+        asked = zip((6, 8, 2, 1), (17, 10, 9, 8), strict=True)
+        runs = [
+            harness.add(range(7 * number, 7 * number + length), max_tokens=tokens, ignore_eos=True)
+            for number, (length, tokens) in enumerate(asked)
+        ]
+        harness.drain()
+        texts.append([run.tokens for run in runs])
+
+    assert "_admit" in callers
+    assert all(short == whole[: len(short)] for short, whole in zip(*texts, strict=True))
+    assert texts[0][2:] == texts[1][2:]  # the first two are longer than the whole pool
 
 
 def test_the_last_admitted_is_preempted_first(tiny: LoadedModel) -> None:

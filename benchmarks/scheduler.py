@@ -347,7 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcomes += found
         print(bounds_table(f"{title}; waits in engine steps", found, best))
         print()
-    worst = max(step / scan for _, order, step, _, scan in costs if "churn" not in order)
+    worst = max(step / scan for _, _, step, _, scan in costs)
     verdicts = [Verdict.at_most("a step's ordering / match_length of all", worst, 1 if quick else TARGET)]
     over = max(outcome.worst_skips / max(bound, 1) for _, bound, outcome in outcomes)
     verdicts.append(Verdict.at_most("most skips / max_skips, over all simulations", over, 1))

@@ -67,7 +67,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("__init__",),
     ),
     "server": (
-        ("config", "errors", "metrics", "sse", "demo"),
+        ("config", "connection", "errors", "metrics", "sse", "demo"),
         ("tokens",),
         ("protocol", "guards", "generation", "cache_view"),
         ("answers", "state"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -14,13 +14,22 @@ N = TypeVar("N")
 
 
 class CacheObserver(Protocol):
-    """Hears what changes in a cache, as it happens. It may look at the cache, and must neither change it nor raise."""
+    """Hears what becomes of a cache's blocks, call by call. It may look at the cache; it must not change it, nor raise.
 
-    def stored(self, block: Hashable) -> None:
-        """A block was cached, and maybe others behind it. `block` is its name, as in `PrefixLocation.missing`."""
+    The block ids are those that the call works with: whoever wants to keep them copies them.
+    """
 
-    def removed(self, node: Any) -> None:
-        """A node was evicted, with all its blocks; its handle is stale."""
+    def matched(self, blocks: Sequence[int]) -> None:
+        """A lookup hit these blocks, in path order, maybe none: a use of each."""
+
+    def inserted(self, blocks: Sequence[int], new_blocks: int, name: Hashable | None) -> None:
+        """These blocks of a prompt are cached, in path order, the last `new_blocks` since now: a use of each.
+
+        `name` is that of the first new one, as in `PrefixLocation.missing`; None if none is new.
+        """
+
+    def evicted(self, nodes: Sequence[Any], blocks: Sequence[int]) -> None:
+        """These nodes were evicted, in this order, with all their blocks; their handles are stale."""
 
     def cleared(self) -> None:
         """The cache was reset: every handle but the root's is stale."""
@@ -83,7 +92,10 @@ class PrefixCache(Protocol[N]):
         """As `match_length`, with what to watch for: for who keeps many prompts in order of their cached prefix."""
 
     def observe(self, observer: CacheObserver) -> None:
-        """Tell `observer` from now on what is stored and removed. A cache without observers pays nothing for them."""
+        """Tell `observer` from now on, until `unobserve`. A cache without observers pays nothing for them."""
+
+    def unobserve(self, observer: CacheObserver) -> None:
+        """Tell `observer` no more; nothing happens if nobody told it."""
 
     def insert(
         self, tokens: Tokens, blocks: Iterable[int], namespace: str | None = None, *, priority: int = 0
@@ -104,6 +116,7 @@ class PrefixCache(Protocol[N]):
         Raises:
             StaleNodeError: the node was evicted; nothing changed.
             LockError: the node is another cache's; nothing changed.
+            NodeError: it is no node at all; nothing changed.
         """
 
     def unlock(self, node: N) -> None:
@@ -112,6 +125,7 @@ class PrefixCache(Protocol[N]):
         Raises:
             StaleNodeError: the node was reset away; nothing changed.
             LockError: no lock of this very node is left, or the node is another cache's; nothing changed.
+            NodeError: it is no node at all; nothing changed.
         """
 
     @contextmanager
@@ -149,7 +163,7 @@ class PrefixCache(Protocol[N]):
         """The cache's ids from the prompt's start to the end of `node`.
 
         Raises:
-            StaleNodeError, LockError: as `lock`.
+            StaleNodeError, LockError, NodeError: as `lock`.
         """
 
     def block_ids(self) -> array[int]:

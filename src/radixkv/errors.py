@@ -68,7 +68,7 @@ class UnknownNameError(RadixKVError, ValueError):
 
 
 class NodeError(RadixKVError, ValueError):
-    """A change of a tree's structure that would break it."""
+    """A handle that is none, or a change of a tree's structure that would break it."""
 
 
 class StaleNodeError(RadixKVError):

@@ -15,7 +15,7 @@ from secrets import token_bytes
 
 from radixkv.cache import CacheObserver, PrefixCache
 from radixkv.counters import CacheCounters
-from radixkv.errors import BlockCountError, InvariantError, LockError, StaleNodeError
+from radixkv.errors import BlockCountError, InvariantError, LockError, NodeError, StaleNodeError
 from radixkv.eviction import make_policy
 from radixkv.keys import (
     DIGEST_BYTES,
@@ -145,7 +145,10 @@ class HashCache(PrefixCache[HashBlock]):
                 counters.missed_short += 1
             elif len(path) < len(names):
                 counters.missed(hit_tokens, names[len(path)])
-        return PrefixMatch(hit_tokens, array("I", [step.block for step in path]), path[-1] if path else self._root)
+        blocks = array("I", [step.block for step in path])
+        for observer in self._observers:
+            observer.matched(blocks)
+        return PrefixMatch(hit_tokens, blocks, path[-1] if path else self._root)
 
     def match_length(self, tokens: Tokens, namespace: str | None = None) -> int:
         """See `PrefixCache`. O(tokens) for a new key's hashes, then O(matched blocks)."""
@@ -169,6 +172,10 @@ class HashCache(PrefixCache[HashBlock]):
         """See `PrefixCache`."""
         self._observers.append(observer)
 
+    def unobserve(self, observer: CacheObserver) -> None:
+        """See `PrefixCache`."""
+        self._observers = [other for other in self._observers if other is not observer]
+
     def insert(
         self, tokens: Tokens, blocks: Iterable[int], namespace: str | None = None, *, priority: int = 0
     ) -> Inserted[HashBlock]:
@@ -182,7 +189,8 @@ class HashCache(PrefixCache[HashBlock]):
         names = self._names(key, namespace, count)
         path = self._walk(names)
         self._use(path, priority)
-        duplicates = differing_ids(ids[: len(path)], array("I", [step.block for step in path]))
+        cached = array("I", [step.block for step in path])
+        duplicates = differing_ids(ids[: len(path)], cached)
         node = path[-1] if path else self._root
         new_blocks = count - len(path)
         if new_blocks:
@@ -195,8 +203,11 @@ class HashCache(PrefixCache[HashBlock]):
                 self._policy.inserted(node, priority)
             self._policy.evictable(node)
             self._counters.inserted_blocks += new_blocks
+        if self._observers:
+            first_new = names[len(path)] if new_blocks else None
+            cached.extend(ids[len(path) :])
             for observer in self._observers:
-                observer.stored(names[len(path)])
+                observer.inserted(cached, new_blocks, first_new)
         return Inserted(new_blocks, duplicates, node)
 
     def lock(self, node: HashBlock) -> None:
@@ -236,7 +247,7 @@ class HashCache(PrefixCache[HashBlock]):
         O(log leaves) a block, amortized over uses (`RankedPolicy`).
         """
         wanted = check_size("n", n, 0)
-        out = array("I")
+        out, nodes = array("I"), []
         while len(out) < wanted and (node := self._policy.victim()) is not None:
             parent = _parent_of(node)
             del self._blocks[node.name]
@@ -247,9 +258,11 @@ class HashCache(PrefixCache[HashBlock]):
                 self._policy.evictable(parent)
             self._counters.ghost(node.name)
             out.append(node.block)
-            for observer in self._observers:
-                observer.removed(node)
+            nodes.append(node)
         self._counters.evicted_blocks += len(out)
+        if nodes:
+            for observer in self._observers:
+                observer.evicted(nodes, out)
         return out
 
     def reset(self) -> array[int]:
@@ -337,8 +350,12 @@ class HashCache(PrefixCache[HashBlock]):
             node = node.parent
 
     def _check_node(self, node: HashBlock) -> None:
-        if node.cache is not self:
-            if node.cache is None:
+        try:
+            cache = node.cache
+        except AttributeError:
+            raise NodeError(f"a node of this cache is wanted, not {type(node).__name__}") from None
+        if cache is not self:
+            if cache is None:
                 raise StaleNodeError("the block was evicted: match its prompt again")
             raise LockError("the node belongs to another cache", locked_blocks=self._locked_blocks)
 

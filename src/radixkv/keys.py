@@ -117,16 +117,16 @@ Tokens: TypeAlias = TokenKey | Sequence[SupportsIndex] | _ArrayLike
 """What calls take as tokens: a `TokenKey`, or what one can be made of (buffers of numpy and torch too)."""
 
 
-def common_prefix(one: bytes, other: bytes) -> int:
-    """How many leading bytes two keys share, in whole tokens. A bisection over `memcmp`s."""
-    low, high = 0, min(len(one), len(other)) // TOKEN_BYTES
+def common_prefix(one: bytes, other: bytes, unit: int = TOKEN_BYTES) -> int:
+    """How many leading bytes two keys share, in whole units. A bisection over `memcmp`s."""
+    low, high = 0, min(len(one), len(other)) // unit
     while low < high:
         middle = (low + high + 1) // 2
-        if one.startswith(other[low * TOKEN_BYTES : middle * TOKEN_BYTES], low * TOKEN_BYTES):
+        if one.startswith(other[low * unit : middle * unit], low * unit):
             low = middle
         else:
             high = middle - 1
-    return low * TOKEN_BYTES
+    return low * unit
 
 
 def check_size(name: str, given: int, minimum: int) -> int:

@@ -104,6 +104,8 @@ class RadixCache(PrefixCache[Node[int]]):
             elif matched < end:
                 missing = data[matched : matched + tree.stride]
                 counters.missed(hit_tokens, tree.block_name(node, missing, namespace) if counters.ghosts else None)
+        for observer in self._observers:
+            observer.matched(blocks)
         return _match((hit_tokens, blocks, node))
 
     def match_length(self, tokens: Tokens, namespace: str | None = None) -> int:
@@ -142,6 +144,10 @@ class RadixCache(PrefixCache[Node[int]]):
         """See `PrefixCache`."""
         self._observers.append(observer)
 
+    def unobserve(self, observer: CacheObserver) -> None:
+        """See `PrefixCache`."""
+        self._observers = [other for other in self._observers if other is not observer]
+
     def insert(
         self, tokens: Tokens, blocks: Iterable[int], namespace: str | None = None, *, priority: int = 0
     ) -> Inserted[Node[int]]:
@@ -167,20 +173,20 @@ class RadixCache(PrefixCache[Node[int]]):
         start = len(cached)
         given = ids[:start]
         duplicates = array("I") if given == cached else differing_ids(given, cached)
-        node = path[-1] if path else tree.root
+        parent = node = path[-1] if path else tree.root
         if start < count:
-            parent, node = node, self._attach(node, data[matched:end], ids[start:], namespace, priority)
-            if self._observers:
-                name = tree.block_name(parent, data[matched : matched + stride], namespace)
-                for observer in self._observers:
-                    observer.stored(name)
+            node = self._attach(parent, data[matched:end], ids[start:], namespace, priority)
+        if self._observers:
+            name = tree.block_name(parent, data[matched : matched + stride], namespace) if start < count else None
+            cached.extend(ids[start:])
+            for observer in self._observers:
+                observer.inserted(cached, count - start, name)
         return _inserted((count - start, duplicates, node))
 
     def lock(self, node: Node[int]) -> None:
         """See `PrefixCache`. O(nodes from `node` to the root)."""
-        was_evictable = _is_evictable(node)
         self._tree.lock(node)
-        if was_evictable:
+        if node.locks == 1 and not node.children and node.parent is not None:  # it was evictable
             self._policy.protected(node)
 
     def unlock(self, node: Node[int]) -> None:
@@ -196,7 +202,7 @@ class RadixCache(PrefixCache[Node[int]]):
         """
         wanted = check_size("n", n, 0)
         tree, policy, counters = self._tree, self._policy, self._counters
-        out = array("I")
+        out, leaves = array("I"), []
         while len(out) < wanted and (leaf := policy.victim()) is not None:
             counters.ghost(leaf.content_name)  # a lookup of the leaf will find its first block missing
             parent = tree.prune(leaf)
@@ -204,9 +210,11 @@ class RadixCache(PrefixCache[Node[int]]):
             if _is_evictable(parent):
                 policy.evictable(parent)
             out.extend(leaf.blocks)
-            for observer in self._observers:
-                observer.removed(leaf)
+            leaves.append(leaf)
         counters.evicted_blocks += len(out)
+        if leaves:
+            for observer in self._observers:
+                observer.evicted(leaves, out)
         return out
 
     def reset(self) -> array[int]:

@@ -306,9 +306,14 @@ class RadixTree(Generic[T]):
         Raises:
             StaleNodeError: it was pruned.
             LockError: it is another tree's.
+            NodeError: it is no node of a tree.
         """
-        if node.tree is not self:
-            if node.tree is None:
+        try:
+            tree = node.tree
+        except AttributeError:
+            raise NodeError(f"a node of this cache is wanted, not {type(node).__name__}") from None
+        if tree is not self:
+            if tree is None:
                 raise StaleNodeError("the node was evicted: match its prompt again")
             raise LockError("the node belongs to another cache", locked_blocks=self.locked_blocks)
 
@@ -316,9 +321,13 @@ class RadixTree(Generic[T]):
         """Count a lock on the node and all its ancestors; on the root, nothing. O(depth).
 
         Raises:
-            StaleNodeError, LockError: as `check_node`; nothing changed.
+            StaleNodeError, LockError, NodeError: as `check_node`; nothing changed.
         """
-        if node.tree is not self:
+        try:
+            known = node.tree is self
+        except AttributeError:
+            known = False
+        if not known:
             self.check_node(node)
         if node is self.root:
             return
@@ -333,9 +342,13 @@ class RadixTree(Generic[T]):
         """Take back one `lock` of this very node; on the root, nothing. O(depth).
 
         Raises:
-            StaleNodeError, LockError: as `check_node`, or the node itself is not locked; nothing changed.
+            StaleNodeError, LockError, NodeError: as `check_node`, or the node itself is not locked; nothing changed.
         """
-        if node.tree is not self:
+        try:
+            known = node.tree is self
+        except AttributeError:
+            known = False
+        if not known:
             self.check_node(node)
         if node is self.root:
             return

@@ -5,7 +5,7 @@ and the hash cache single blocks, exactly as many as asked for, a prefix's tail 
 """
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ from radixkv import (
     HashCache,
     LockError,
     NamespaceError,
+    NodeError,
     PrefixCache,
     PrefixStats,
     RadixCache,
@@ -445,6 +446,19 @@ def test_a_node_of_another_cache_is_refused(cache: AnyCache, make: MakeCache) ->
     assert before == (facts(cache), facts(other))
 
 
+@pytest.mark.parametrize("node", [None, 3, "root", object()], ids=["none", "int", "str", "object"])
+def test_what_is_no_node_is_refused(cache: AnyCache, kind: str, node: Any) -> None:
+    """Neither is a node of the other kind of cache."""
+    other = CACHES["hash" if kind == "radix" else "radix"](2).insert([1, 2], [10]).node
+    before = facts(cache)
+    for wrong in (node, other):
+        for call in (cache.lock, cache.unlock, cache.path_blocks, lambda no: cache.pinned(no).__enter__()):
+            with pytest.raises(NodeError, match=f"not {type(wrong).__name__}"):
+                call(wrong)
+
+    assert before == facts(cache)
+
+
 # --- evict and reset -------------------------------------------------------------------------------------------------
 
 
@@ -621,6 +635,91 @@ def test_a_snapshot_of_the_counters_does_not_move(cache: AnyCache) -> None:
     assert 0 == before.lookups
     with pytest.raises(AttributeError):
         before.lookups = 5  # type: ignore[misc]
+
+
+# --- observers -------------------------------------------------------------------------------------------------------
+
+
+class Diary:
+    """An observer that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def matched(self, blocks: Sequence[int]) -> None:
+        self.heard.append(("matched", ids(blocks)))
+
+    def inserted(self, blocks: Sequence[int], new_blocks: int, name: Hashable | None) -> None:
+        self.heard.append(("inserted", ids(blocks), new_blocks, name))
+
+    def evicted(self, nodes: Sequence[Any], blocks: Sequence[int]) -> None:
+        self.heard.append(("evicted", len(nodes), ids(blocks)))
+
+    def cleared(self) -> None:
+        self.heard.append(("cleared",))
+
+
+def test_an_observer_hears_of_every_use(make: MakeCache) -> None:
+    """Call by call: the cache's ids of the whole path, how many of them are new, and what the first of those is called.
+
+    A lookup that hits nothing is told as well, and an insert of nothing new. Looking, locking and an eviction of
+    nothing are no news.
+    """
+    cache, diary = make(1), Diary()
+    cache.observe(diary)
+    names = [cache.locate(tokens).missing for tokens in ([1, 2, 0], [1, 2, 3, 0])]
+    node = cache.insert([1, 2], [10, 11]).node
+    names[1] = cache.locate([1, 2, 3, 0]).missing
+    cache.insert([1, 2, 3], [20, 21, 12])
+    cache.insert([1], [30])
+    cache.match_prefix([1, 2, 9], resumed=True)
+    cache.match_prefix([9])
+    cache.match_length([1, 2])
+    cache.lock(node)
+    cache.unlock(node)
+    cache.evict(0)
+    cache.evict(2)
+    cache.reset()
+    cache.evict(1)
+
+    assert [
+        ("inserted", [10, 11], 2, names[0]),
+        ("inserted", [10, 11, 12], 1, names[1]),
+        ("inserted", [10], 0, None),
+        ("matched", [10, 11]),
+        ("matched", []),
+        ("evicted", 2, [12, 11]),
+        ("cleared",),
+    ] == diary.heard
+
+
+def test_whole_leaves_are_told_with_their_blocks(cache: AnyCache, kind: str) -> None:
+    """The ids that the call returns, in that order, and the nodes that held them."""
+    diary = Diary()
+    cache.observe(diary)
+    evicted = ids(cache.evict(2))
+
+    assert [("evicted", 1 if kind == "radix" else 2, evicted)] == diary.heard
+
+
+def test_whoever_observes_no_more_hears_nothing(cache: AnyCache) -> None:
+    """The others go on hearing, the one that stops in the middle of an event included; to stop twice does no harm."""
+
+    class Once(Diary):
+        def matched(self, blocks: Sequence[int]) -> None:
+            super().matched(blocks)
+            cache.unobserve(self)
+
+    first, once, last = Diary(), Once(), Diary()
+    for observer in (first, once, last):
+        cache.observe(observer)
+    cache.match_prefix([1, 2, 9])
+    cache.unobserve(first)
+    cache.unobserve(first)
+    cache.match_prefix([9])
+
+    assert [("matched", [10])] == first.heard == once.heard
+    assert [("matched", [10]), ("matched", [])] == last.heard
 
 
 # --- construction ----------------------------------------------------------------------------------------------------

@@ -276,3 +276,15 @@ def test_dfs_weight_after_a_split_and_a_cancel() -> None:
 
     assert {"x", "y"} == {line.run(), line.run()}
     assert "c" == line.rest()
+
+
+def test_dfs_weight_takes_the_older_of_two_equal_branches() -> None:
+    """Where weights are equal, whatever they were in between."""
+    line = Line("dfs-weight")
+    for name, tokens in (("a", [1, 1]), ("b", [2, 1]), ("c", [2, 2]), ("d", [1, 2]), ("e", [2, 3]), ("f", [2, 4])):
+        line.add(name, tokens)
+    assert "b" == line.look()
+    line.remove("e")
+    line.remove("f")
+
+    assert "adbc" == line.rest()

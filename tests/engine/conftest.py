@@ -13,7 +13,7 @@ import torch
 
 from radixkv.engine import LoadedModel
 from tests.engine.reference import Reference
-from tests.engine.tiny import tiny_loaded, tiny_model
+from tests.tiny import tiny_loaded, tiny_model
 
 torch.set_num_threads(1)  # a tiny model has no work for two
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,8 +26,9 @@ from radixkv.engine import (
     SamplingParams,
 )
 from radixkv.engine.runner import ModelRunner
+from radixkv.engine.steps import Steps
 from tests.engine.harness import Harness, prompts
-from tests.engine.tiny import CONTEXT, VOCABULARY
+from tests.tiny import CONTEXT, VOCABULARY
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 SECONDS = 60
@@ -286,6 +288,33 @@ def test_the_whole_pool_ends_the_output(tiny: LoadedModel) -> None:
     assert ("length", 3) == (run.last.finish_reason, len(run.tokens))  # the last one needs no place
 
 
+def test_a_resumed_request_without_a_place_for_its_last_token(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fits but for the token that it had sampled last: it waits again, and nothing of its text is lost."""
+    preempt, callers = Steps._preempt, list[str]()
+
+    def spy(steps: Steps, request: Request) -> None:
+        callers.append(sys._getframe(1).f_code.co_name)
+        preempt(steps, request)
+
+    monkeypatch.setattr(Steps, "_preempt", spy)
+    texts: list[list[list[int]]] = []
+    for blocks in (4, 64):
+        harness = Harness(tiny, blocks, block_size=4)
+        asked = zip((6, 8, 2, 1), (17, 10, 9, 8), strict=True)
+        runs = [
+            harness.add(range(7 * number, 7 * number + length), max_tokens=tokens, ignore_eos=True)
+            for number, (length, tokens) in enumerate(asked)
+        ]
+        harness.drain()
+        texts.append([run.tokens for run in runs])
+
+    assert "_admit" in callers
+    assert all(short == whole[: len(short)] for short, whole in zip(*texts, strict=True))
+    assert texts[0][2:] == texts[1][2:]  # the first two are longer than the whole pool
+
+
 def test_the_last_admitted_is_preempted_first(tiny: LoadedModel) -> None:
     """It loses its blocks, waits before all others, and goes on where it was."""
     harness = Harness(_with_ends(tiny, frozenset()), 10, block_size=4, prefix_cache="none")
@@ -416,6 +445,16 @@ def test_a_thread_that_breaks_tells_everybody(
     engine.shutdown()
     with pytest.raises(EngineStoppedError):
         engine.submit([1], GREEDY, on_output=owner)
+    assert "broken" == str(engine.failure)
+
+
+def test_an_engine_that_is_shut_down_has_not_failed(tiny: LoadedModel) -> None:
+    """Its end was wanted."""
+    engine = Engine(tiny, EngineConfig(num_blocks=8))
+    engine.start()
+    engine.shutdown()
+
+    assert engine.failure is None
 
 
 def test_an_engine_never_started_shuts_down(tiny: LoadedModel) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from transformers import modeling_gguf_pytorch_utils
+from transformers.utils import logging as transformers_logging
 
 from radixkv.engine import (
     DEFAULT_MODEL,
@@ -25,7 +28,7 @@ from radixkv.engine import (
 from radixkv.engine.attention import paged_attention
 from tests.engine.harness import Harness, prompts
 from tests.engine.reference import Reference
-from tests.engine.tiny import END, tiny_model, tiny_tokenizer
+from tests.tiny import END, tiny_model, tiny_tokenizer
 
 SMALL = {
     "vocab_size": 256,
@@ -287,6 +290,20 @@ def test_the_default_model_is_converted_once(monkeypatch: pytest.MonkeyPatch, tm
     (folder / default_model._MANIFEST).write_text("[]")
     default_model.default_model_folder()
     assert 4 == convert.count
+
+
+def test_no_bars_but_ours_while_it_is_converted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Transformers' are silent, the one that has no switch too, and afterwards as they were, however it ends."""
+    gguf: Any = modeling_gguf_pytorch_utils
+    before = gguf.tqdm, transformers_logging.is_progress_bar_enabled()
+    with suppress(KeyboardInterrupt), default_model._no_bars_of_transformers():
+        assert [1, 2] == list(gguf.tqdm([1, 2])) == list(transformers_logging.tqdm([1, 2]))
+        raise KeyboardInterrupt
+
+    assert "" == capsys.readouterr().err
+    assert before == (gguf.tqdm, transformers_logging.is_progress_bar_enabled())
+    list(gguf.tqdm([1, 2]))
+    assert "2/2" in capsys.readouterr().err
 
 
 def test_another_file_is_not_the_default_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

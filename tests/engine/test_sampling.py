@@ -41,6 +41,8 @@ def draw(count: int, logits: torch.Tensor = LOGITS, prompt: tuple[int, ...] = ()
         ("logprobs", MAX_LOGPROBS + 1),
         ("logprobs", True),
         ("repetition_penalty", 0),
+        ("repetition_penalty", 1e-3),
+        ("repetition_penalty", 1e308),
         ("ignore_eos", 1),
     ],
 )
@@ -55,6 +57,16 @@ def test_wrong_parameters(name: str, wrong: Any) -> None:
 
 def test_greedy_is_the_likeliest() -> None:
     assert draw(3, temperature=0) == [int(LOGITS.argmax())] * 3
+
+
+@pytest.mark.parametrize("penalty", [0.01, 1, 100])
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (5e-324, 0), (5e-324, 5), (1.0, 5)])
+def test_the_lowest_temperatures_are_greedy(top_p: float, top_k: int, penalty: float) -> None:
+    """No number is so small that it makes one of infinite size: such a request would end all that run with it."""
+    for temperature in (5e-324, 1e-300, 1e-9):
+        params: dict[str, Any] = {"top_p": top_p, "top_k": top_k, "repetition_penalty": penalty}
+        expected = draw(3, temperature=0, repetition_penalty=penalty, prompt=(1, 2))
+        assert expected == draw(3, temperature=temperature, seed=1, prompt=(1, 2), **params)
 
 
 def test_frequencies_are_the_probabilities() -> None:

@@ -14,6 +14,7 @@ from hypothesis import Phase
 
 from radixkv import Inserted, PrefixMatch, RadixCache, RadixKVError, RadixTree, TokenKey
 from radixkv.eviction.base import LeafHeap
+from tests.contract import test_prefix_cache as contract
 from tests.stateful import test_caches_beside_model as beside_model
 from tests.unit import test_radix_cache as unit
 
@@ -83,6 +84,17 @@ def evict_uncounted(self: RadixCache, n: int) -> array[int]:
     return out
 
 
+def tell_given(self: RadixCache, tokens: Any, blocks: Any, *args: Any, **options: Any) -> Inserted[Any]:
+    key, given = TokenKey.of(tokens), array("I", blocks)
+    name = self.locate(key.extended([0])).missing
+    observers, self._observers = self._observers, []
+    inserted = insert(self, key, given, *args, **options)
+    self._observers = observers
+    for observer in observers:
+        observer.inserted(given, inserted.new_blocks, name if inserted.new_blocks else None)
+    return inserted
+
+
 def promote_tail(self: RadixCache, node: Any, at: int) -> Any:
     upper = split(self, node, at)
     node.last_use = self._clock + 1  # the tick of the use that follows
@@ -140,6 +152,11 @@ FAULTS: dict[str, Fault] = {
     "cached tokens reported in blocks": Fault(
         on_cache("cached_tokens", RadixCache.cached_blocks), unit.test_hand_example_shared_system_prompt
     ),
+    "an observer told a duplicate for the cached block": Fault(
+        on_cache("insert", tell_given),
+        lambda: contract.test_an_observer_hears_of_every_use(RadixCache),
+        in_state_machine=False,  # its answers stay right
+    ),
     "the tail of a split promoted by a partial hit": Fault(
         on_cache("_split", promote_tail), unit.test_the_tail_of_a_split_keeps_its_time
     ),
@@ -155,8 +172,8 @@ FAULTS: dict[str, Fault] = {
 
 
 def test_the_list_is_complete() -> None:
-    """Fifteen faults."""
-    assert 15 == len(FAULTS)
+    """Sixteen faults."""
+    assert 16 == len(FAULTS)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -16,12 +16,13 @@ import uvicorn
 from radixkv.engine import Engine, EngineConfig
 from radixkv.server.app import create_app
 from radixkv.server.config import ServerConfig
+from radixkv.server.connection import Connection
 from radixkv.server.process import Server
 from radixkv.server.state import ServerState, Serving
 from radixkv.server.tokens import Tokens
 from tests.server.fake_engine import FakeEngine
-from tests.server.tiny import make_tokenizer
 from tests.server.waiting import until
+from tests.tiny import tiny_tokenizer
 
 
 @dataclass
@@ -61,18 +62,16 @@ class Running:
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from transformers import AutoTokenizer
-
-    folder = tmp_path_factory.mktemp("tokenizer")
-    make_tokenizer(folder)
-    return AutoTokenizer.from_pretrained(folder)
+def tokenizer() -> Any:
+    return tiny_tokenizer()
 
 
 @contextmanager
 def running(engine: FakeEngine, config: ServerConfig, *, ready: bool = True) -> Iterator[Running]:
     state = ServerState(config)
-    settings = uvicorn.Config(create_app(state), port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=5)
+    settings = uvicorn.Config(
+        create_app(state), port=0, http=Connection, log_config=None, lifespan="off", timeout_graceful_shutdown=5
+    )
     server = Server(settings, state)
     thread = threading.Thread(target=server.run)
     thread.start()

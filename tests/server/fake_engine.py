@@ -28,7 +28,7 @@ from radixkv.engine import (
 )
 from radixkv.errors import OutOfBlocksError, TokenError
 from radixkv.manager import BlockManager, BlockTable
-from tests.server.tiny import MAX_CONTEXT
+from tests.tiny import SERVED_CONTEXT
 
 FAILING_TOKEN = 7
 """A prompt that begins with it makes the engine fail on that request."""
@@ -52,12 +52,13 @@ class FakeEngine:
     """The part of `Engine` that the server uses. Type checkers are told that it is one where it is handed over."""
 
     def __init__(
-        self, tokenizer: Any, config: EngineConfig, *, max_context: int = MAX_CONTEXT, step_seconds: float = 0.0
+        self, tokenizer: Any, config: EngineConfig, *, max_context: int = SERVED_CONTEXT, step_seconds: float = 0.0
     ) -> None:
         self.config = config
         self.model = SimpleNamespace(
             tokenizer=tokenizer, name="tiny", max_context=max_context, vocab_size=len(tokenizer)
         )
+        self.failure: BaseException | None = None
         self.gate = threading.Event()
         self.gate.set()
         self.step_seconds = step_seconds

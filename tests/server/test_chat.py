@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from tests.server.conftest import Running
-from tests.server.tiny import MAX_CONTEXT
+from tests.tiny import SERVED_CONTEXT
 
 HELLO: Any = [{"role": "user", "content": "the quick brown fox"}]
 
@@ -175,7 +175,7 @@ def test_without_a_limit_an_answer_fills_the_context(server: Running) -> None:
     answer = server.http.post("/v1/chat/completions", json=body).json()
 
     assert "length" == answer["choices"][0]["finish_reason"]
-    assert answer["usage"]["total_tokens"] <= MAX_CONTEXT
+    assert answer["usage"]["total_tokens"] <= SERVED_CONTEXT
 
 
 def test_content_in_parts_and_the_developer_role(server: Running) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from tests.server.conftest import Running
+from radixkv.engine import Engine, EngineConfig, load_model
+from radixkv.server.config import ServerConfig
+from tests.server.conftest import Running, running
 from tests.server.waiting import until
+from tests.tiny import save_tiny
 
 
 def hang_up(server: Running, *, stream: bool) -> None:
@@ -133,6 +138,41 @@ def test_calls_that_outlast_the_grace_time_are_told(start: Any, *, stream: bool)
     if stream:
         assert done[0].text.endswith("data: [DONE]\n\n")
     assert not server.engine.snapshot().running
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_engine_that_dies_is_noticed(
+    tokenizer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, stream: bool
+) -> None:
+    """The model ends the engine's thread, amid a call: that is told, and `/health` and later calls say 503 and why."""
+    caplog.set_level(logging.CRITICAL, "radixkv")
+    save_tiny(tmp_path)
+    loaded = load_model(str(tmp_path), dtype="float32", device="cpu")
+    engine: Any = Engine(loaded, EngineConfig(num_blocks=64, block_size=4))
+    forward, steps = loaded.model.forward, 0
+
+    def deadly(*args: Any, **options: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            raise SystemExit(f"dead, by {options['input_ids'].tolist()}")
+        return forward(*args, **options)
+
+    loaded.model.forward = deadly
+    with running(engine, ServerConfig()) as server:
+        assert 200 == server.http.get("/health").status_code
+        response = server.complete(prompt=[40, 41], max_tokens=50, ignore_eos=True, stream=stream)
+        until(lambda: engine.failure is not None)
+        health, after = server.http.get("/health"), server.complete()
+
+    assert (200 if stream else 500) == response.status_code
+    assert '"code":"engine_error"' in response.text
+    if stream:
+        assert '"finish_reason":null' in response.text  # it had begun
+        assert response.text.endswith("data: [DONE]\n\n")
+    reason = "The engine ended with SystemExit; the log has the details."
+    assert (503, {"status": "failed", "reason": reason}) == (health.status_code, health.json())
+    assert (503, "engine_stopped") == (after.status_code, after.json()["error"]["code"])
 
 
 def test_a_stopped_engine_is_said(start: Any) -> None:

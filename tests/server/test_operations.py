@@ -11,10 +11,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from radixkv import BlockManager
-from radixkv.engine import EngineSnapshot
+from radixkv.engine import EngineConfig, EngineSnapshot
 from radixkv.server import cache_view
 from radixkv.server.metrics import CacheTimes, Metrics
 from tests.server.conftest import Running
+from tests.server.fake_engine import FakeEngine
 from tests.server.waiting import until
 
 SECRET = "the quick brown fox"
@@ -148,15 +149,52 @@ def test_a_reset_behind_the_servers_back_keeps_what_was_seen() -> None:
     assert 1 == metrics.registry.get_sample_value("radixkv_lookups_total")
 
 
-def test_cache_times_are_histograms() -> None:
-    """What events of the cache will tell."""
-    registry = CollectorRegistry()
-    times = CacheTimes(registry)
-    times.evicted(lifetime_seconds=3, idle_seconds=2)
-    times.reused(gap_seconds=1)
+@pytest.mark.parametrize("kind", ["hash", "radix"])
+def test_the_times_of_blocks(kind: str) -> None:
+    """By hand, each block counted: 1 and 2 come at 100 s, 3 at 102 s; a lookup hits 1 and 2 at 110 s.
 
-    names = ("block_lifetime", "block_idle_before_eviction", "block_reuse_gap")
-    assert [3, 2, 1] == [registry.get_sample_value(f"radixkv_{name}_seconds_sum") for name in names]
+    At 130 s another prompt takes the block of 3, at 150 s one takes the last two. What a reset forgets is not counted.
+    """
+    now = 100.0
+    manager, registry = BlockManager(4, 1, prefix_cache=kind), CollectorRegistry()
+    times = CacheTimes(4, lambda: now)
+    registry.register(times)
+    assert manager.cache is not None
+    manager.cache.observe(times)
+    table = manager.admit([1, 2, 3, 4])
+    manager.commit(table, 2)
+    now = 102
+    manager.commit(table, 3)
+    manager.finish(table)
+    now = 110
+    manager.finish(manager.admit([1, 2, 9]))
+    now = 130
+    table = manager.admit([7, 8])
+    manager.commit(table, 2)
+    manager.finish(table)
+    now = 150
+    manager.finish(manager.admit([5, 6, 5, 6]))
+    manager.reset()
+
+    def histogram(name: str) -> tuple[float | None, float | None, list[float]]:
+        sample = registry.get_sample_value
+        buckets = [sample(f"radixkv_{name}_seconds_bucket", {"le": le}) or 0 for le in ("5.0", "15.0", "60.0", "+Inf")]
+        return sample(f"radixkv_{name}_seconds_count"), sample(f"radixkv_{name}_seconds_sum"), buckets
+
+    # 7 and 8 live for 20 s, all of it idle; 3 for 28 s, idle too; 1 and 2 for 50 s, 40 s of it idle
+    assert (5, 28 + 2 * 20 + 2 * 50, [0, 0, 5, 5]) == histogram("block_lifetime")
+    assert (5, 28 + 2 * 20 + 2 * 40, [0, 0, 5, 5]) == histogram("block_idle_before_eviction")
+    assert (2, 8 + 8, [0, 2, 2, 2]) == histogram("block_reuse_gap")
+
+
+def test_no_times_of_blocks_without_a_cache(tokenizer: Any) -> None:
+    """A histogram that is always empty would say that nothing is ever evicted."""
+    engine: Any = FakeEngine(tokenizer, EngineConfig(num_blocks=4, prefix_cache="none"))
+    metrics = Metrics(engine.snapshot)
+    metrics.observe(engine)
+
+    assert metrics.registry.get_sample_value("radixkv_block_lifetime_seconds_count") is None
+    assert 0 == metrics.registry.get_sample_value("radixkv_lookups_total")
 
 
 def test_a_reset_while_something_is_locked(start: Any) -> None:

@@ -16,8 +16,8 @@ import httpx
 import openai
 import pytest
 
-from tests.server.tiny import make_model
 from tests.server.waiting import until
+from tests.tiny import save_tiny
 
 MESSAGES: Any = [
     {"role": "system", "content": "a prefix cache keeps what it has computed " * 4},
@@ -57,7 +57,7 @@ class Process:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "tiny"
-    make_model(folder)
+    save_tiny(folder)
     return folder
 
 
@@ -190,6 +190,30 @@ def test_32_clients_stream_and_half_of_them_hang_up(served: Process) -> None:
     text = served.get("/metrics").text
     assert 48 <= float(re.findall(r'radixkv_requests_total\{reason="cancelled"\} (\S+)', text)[0])
     assert blocks["cached"] == httpx.post(f"{served.url}/cache/reset", timeout=20).json()["freed_blocks"]
+
+
+def test_the_times_of_blocks_are_kept(served: Process, client: openai.OpenAI) -> None:
+    """Of every block evicted one lifetime and one idle time, of every block hit a gap."""
+
+    def metric(name: str) -> float:
+        found = re.search(rf"^radixkv_{name} (\S+)$", served.get("/metrics").text, re.MULTILINE)
+        assert found is not None
+        return float(found[1])
+
+    hits = metric("hit_tokens_total") + metric("resumed_hit_tokens_total")
+    for first in range(3):  # 1,500 tokens each, of a pool of 2,048
+        prompt: Any = [first + 40, *([90] * 1500)]
+        for _ in range(2):
+            client.completions.create(model="tiny", prompt=prompt, max_tokens=1)
+    served.settled()
+
+    assert metric("hit_tokens_total") + metric("resumed_hit_tokens_total") - hits == 3 * 1500
+    gaps = (metric("hit_tokens_total") + metric("resumed_hit_tokens_total")) / 4
+    assert gaps == metric("block_reuse_gap_seconds_count")
+    evicted = metric("evicted_blocks_total")
+    assert evicted >= 2 * 1500 // 4
+    assert evicted == metric("block_lifetime_seconds_count") == metric("block_idle_before_eviction_seconds_count")
+    assert metric("block_lifetime_seconds_sum") >= metric("block_idle_before_eviction_seconds_sum") > 0
 
 
 def test_refusals_of_the_real_engine(client: openai.OpenAI) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
+from contextlib import suppress
 from typing import Any
 
 import openai
 import pytest
 
+from radixkv.server.generation import Pace
 from tests.server.conftest import Running
-from tests.server.tiny import MAX_CONTEXT
 from tests.server.waiting import until
+from tests.tiny import SERVED_CONTEXT
 
 USER = {"role": "user", "content": "hi"}
 BAD_FIELDS: list[tuple[dict[str, Any], str, str]] = [
@@ -62,6 +66,10 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_value"),
     ({"frequency_penalty": -1}, "frequency_penalty", "unsupported_value"),
     ({"logit_bias": {"5": 100}}, "logit_bias", "unsupported_value"),
+    ({"logit_bias": []}, "logit_bias", "unsupported_value"),
+    ({"presence_penalty": False}, "presence_penalty", "unsupported_value"),
+    ({"parallel_tool_calls": 1}, "parallel_tool_calls", "unsupported_value"),
+    ({"messages": [{"content": {"text": "hi"}, "role": "user"}]}, "messages[0].content", "invalid_value"),
     ({"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
     ({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_value"),
 ]
@@ -97,7 +105,14 @@ def test_a_bad_field_is_named(server: Running, fields: dict[str, Any], param: st
         ({"echo": True}, "echo"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 2}, "best_of"),
-        ({"prompt": ["a"] * 129}, "n"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": ["a"] * 65, "n": 2}, "n"),
+        ({"prompt": {"a": 1}}, "prompt"),
+        ({"prompt": [[[1]]]}, "prompt[0][0]"),
+        ({"best_of": True}, "best_of"),
+        ({"echo": 0}, "echo"),
+        ({"n": 10**30}, "n"),
+        ({"repetition_penalty": 1e-320}, "repetition_penalty"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -120,7 +135,7 @@ def test_neutral_values_are_taken(server: Running) -> None:
     assert 200 == response.status_code
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b'{"model": "\\ud800"}', b'{"temperature": NaN}'])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b'{"model": "\\ud800"}'])
 def test_what_is_no_json_object(server: Running, body: bytes) -> None:
     """Status 400, and no field to name."""
     response = server.http.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
@@ -153,13 +168,13 @@ def test_no_such_path(server: Running) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_prompt_longer_than_the_context(server: Running, *, stream: bool) -> None:
     """400 before a stream begins, with the field and the numbers."""
-    response = server.complete(prompt=[9] * (MAX_CONTEXT + 1), stream=stream)
+    response = server.complete(prompt=[9] * (SERVED_CONTEXT + 1), stream=stream)
     error = response.json()["error"]
 
     assert (400, "context_length_exceeded") == _status(response)
     assert "prompt" == error["param"]
-    assert str(MAX_CONTEXT + 1) in error["message"]
-    messages = [{"role": "user", "content": "dog " * MAX_CONTEXT}]
+    assert str(SERVED_CONTEXT + 1) in error["message"]
+    messages = [{"role": "user", "content": "dog " * SERVED_CONTEXT}]
     response = server.chat(messages=messages, stream=stream)
     assert (400, "context_length_exceeded") == _status(response)
     assert "messages" == response.json()["error"]["param"]
@@ -186,6 +201,37 @@ def test_a_full_queue(start: Any) -> None:
     server.engine.gate.set()
     server.check()
     assert 2 == server.metric("radixkv_requests_total", reason="cancelled")
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    """After what those that wait take at the pace of the last minute: 8 ends in 4 s, so 20 take 10 s.
+
+    At least 1 s, also where no pace is known; and no more than clients follow.
+    """
+    now = 0.0
+    pace = Pace(lambda: now)
+    assert 1 == pace.retry_seconds(1000)
+    for _ in range(8):
+        pace.ended()
+        now += 0.5
+
+    assert [1, 10, 11, 60] == [pace.retry_seconds(waiting) for waiting in (0, 20, 21, 1000)]
+    now += 8
+    assert 30 == pace.retry_seconds(20)  # and none since: 8 in 12 s
+    now += 60
+    assert 1 == pace.retry_seconds(20)
+
+
+def test_the_pace_is_that_of_the_server(start: Any) -> None:
+    """Requests that end and those that are cancelled both count."""
+    server: Running = start(max_waiting=1)
+    assert 200 == server.complete().status_code
+    server.engine.gate.clear()
+    for _ in range(2):
+        assert 429 == server.complete(prompt=["a", "b"]).status_code
+    server.engine.gate.set()
+
+    assert 3 == len(server.state._pace._ends)
 
 
 def test_api_key(start: Any) -> None:
@@ -279,3 +325,82 @@ def test_a_quiet_stream_beats(start: Any) -> None:
 
 def _status(response: Any) -> tuple[int, str]:
     return response.status_code, response.json()["error"]["code"]
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("field", ["temperature", "top_p", "n", "seed", "presence_penalty", "top_k", "stop", "model"])
+def test_numbers_that_are_none(server: Running, field: str, number: str) -> None:
+    """The field is named, as Python's `json` writes such numbers."""
+    body = f'{{"prompt": "a", "model": "tiny", "{field}": {number}}}'
+    response = server.http.post("/v1/completions", content=body, headers=JSON)
+
+    assert 400 == response.status_code
+    assert field == response.json()["error"]["param"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[" * 100_000,
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        b'{"model": "tiny", "prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"model": "tiny", "prompt": "\xff"}',
+        b'{"model": "tiny", "prompt": "\\ud800"}',
+        b'{"model": "tiny", "prompt": "a", "max_tokens": ' + b"9" * 100_000 + b"}",
+        '{"model": "tiny", "prompt": "a"}'.encode("utf-16"),
+    ],
+    ids=["empty", "cut", "lists", "objects", "deep prompt", "bytes", "surrogate", "digits", "utf-16"],
+)
+def test_what_is_no_json(server: Running, body: bytes) -> None:
+    """An error object that says where, and quotes nothing."""
+    response = server.http.post("/v1/completions", content=body, headers=JSON)
+    error = response.json()["error"]
+
+    assert (400, "invalid_json") == (response.status_code, error["code"])
+    assert "line 1 column" in error["message"]
+
+
+@pytest.mark.parametrize("origin", ["http://[::1", "null", "", "http://"])
+def test_an_origin_that_is_none(server: Running, origin: str) -> None:
+    """Is another site's."""
+    response = server.http.post("/v1/completions", json={}, headers={"Origin": origin})
+
+    assert (403, "cross_origin") == (response.status_code, response.json()["error"]["code"])
+
+
+def test_a_head_that_does_not_come(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends nothing, or its headers bit by bit, is let go; one whose answer takes longer is not."""
+    monkeypatch.setattr("radixkv.server.connection.HEAD_SECONDS", 0.5)
+    server: Running = start(step_seconds=0.05)
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=20) as silent,
+        socket.create_connection((host, int(port)), timeout=20) as slow,
+    ):
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\n")
+        assert b"" == silent.recv(1)
+        with suppress(OSError):
+            for _ in range(1000):
+                slow.sendall(b"X")
+                time.sleep(0.01)
+            raise AssertionError("it is not let go")
+
+    assert 200 == server.complete(max_tokens=20).status_code
+    assert 200 == server.complete(max_tokens=1).status_code
+
+
+def test_a_head_that_is_too_big(server: Running) -> None:
+    """It is not read to its end."""
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    sent = 0
+    with socket.create_connection((host, int(port)), timeout=20) as sock, suppress(OSError):
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Big: ")
+        while sent < 50_000_000:
+            sent += sock.send(b"x" * 10_000)
+
+    assert sent < 50_000_000

@@ -22,7 +22,7 @@ def test_the_bytes_of_tokens_are_those_of_their_text(tokenizer: Any) -> None:
 
     assert text == b"".join(map(tokens.raw, ids)).decode()
     assert any("\N{REPLACEMENT CHARACTER}" in tokens.text(token) for token in ids)
-    assert "<|end|>" == tokens.text(tokenizer.eos_token_id)
+    assert "<end>" == tokens.text(tokenizer.eos_token_id)
     assert b"" == tokens.raw(10**6)
     tokens.close()
 

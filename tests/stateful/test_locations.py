@@ -1,10 +1,10 @@
-"""Where a cached prefix ends stays right until the observer hears otherwise: both caches, with every kind of change.
+"""What an observer hears: where a cached prefix ends stays right until then, and the blocks are those of each call.
 
 The machine keeps the locations of many prompts. After each step it asks again for all of them: those that nobody was
-told about must be as they were.
+told about must be as they were. Both caches, with every kind of change.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
@@ -45,16 +45,28 @@ class Ear:
         self.stored_blocks: list[Hashable] = []
         self.removed_nodes: list[Any] = []
         self.resets = 0
+        self.hits: list[list[int]] = []
+        self.inserts: list[tuple[list[int], int]] = []
+        self.evictions: list[list[int]] = []
 
-    def stored(self, block: Hashable) -> None:
+    def matched(self, blocks: Sequence[int]) -> None:
         self.look()
-        self.stored_blocks.append(block)
+        self.hits.append(list(blocks))
 
-    def removed(self, node: Any) -> None:
+    def inserted(self, blocks: Sequence[int], new_blocks: int, name: Hashable | None) -> None:
         self.look()
-        with pytest.raises(Exception, match="was evicted"):
-            self.cache.lock(node)
-        self.removed_nodes.append(node)
+        self.inserts.append((list(blocks), new_blocks))
+        assert (name is None) == (new_blocks == 0)
+        if name is not None:
+            self.stored_blocks.append(name)
+
+    def evicted(self, nodes: Sequence[Any], blocks: Sequence[int]) -> None:
+        self.look()
+        for node in nodes:
+            with pytest.raises(Exception, match="was evicted"):
+                self.cache.lock(node)
+        self.removed_nodes += nodes
+        self.evictions.append(list(blocks))
 
     def cleared(self) -> None:
         self.look()
@@ -68,6 +80,7 @@ class Ear:
 
     def forget(self) -> None:
         self.stored_blocks, self.removed_nodes, self.resets = [], [], 0
+        self.hits, self.inserts, self.evictions = [], [], []
 
 
 class LocationMachine(RuleBasedStateMachine):
@@ -98,16 +111,18 @@ class LocationMachine(RuleBasedStateMachine):
         tokens = self.spelled(prompt)
         count = len(tokens) // self.cache.block_size
         self.fresh += count
-        new = self.cache.insert(tokens, range(self.fresh - count, self.fresh), namespace).new_blocks
-        assert (1 if new else 0) == len(self.ears[0].stored_blocks)
+        inserted = self.cache.insert(tokens, range(self.fresh - count, self.fresh), namespace)
+        path = self.cache.path_blocks(inserted.node).tolist()
+        assert [(path, inserted.new_blocks)] == self.ears[0].inserts
 
     @rule(prompt=strategies.prompts, namespace=strategies.namespaces, lock=st.booleans())
     def match(self, prompt: Prompt, namespace: str | None, lock: bool) -> None:
-        """It splits an edge, and tells nobody."""
-        node = self.cache.match_prefix(self.spelled(prompt), namespace).node
+        """It splits an edge, which is nobody's business; the use is told."""
+        match = self.cache.match_prefix(self.spelled(prompt), namespace)
+        assert [match.blocks.tolist()] == self.ears[0].hits
         if lock:
-            self.cache.lock(node)
-            self.locked.append(node)
+            self.cache.lock(match.node)
+            self.locked.append(match.node)
 
     @precondition(lambda self: self.locked)
     @rule()
@@ -118,6 +133,7 @@ class LocationMachine(RuleBasedStateMachine):
     def evict(self, n: int) -> None:
         evicted = self.cache.evict(n)
         told = self.ears[0].removed_nodes
+        assert ([evicted.tolist()] if evicted else []) == self.ears[0].evictions
         assert len(evicted) == (sum(len(node.blocks) for node in told) if self.kind == "radix" else len(told))
 
     @rule()
@@ -131,8 +147,7 @@ class LocationMachine(RuleBasedStateMachine):
     def whoever_heard_nothing_is_right(self) -> None:
         """The match, its end and the missing block: those kept are those one would get now."""
         first, second = self.ears
-        heard = (first.stored_blocks, first.removed_nodes, first.resets)
-        assert heard == (second.stored_blocks, second.removed_nodes, second.resets)
+        assert vars(first) == vars(second)
         for i, (asked, location) in enumerate(self.kept):
             if first.resets or location.node in first.removed_nodes or location.missing in first.stored_blocks:
                 self.kept[i] = asked, self.cache.locate(*asked)

@@ -1,5 +1,7 @@
 """The waiting queue by hand: whom it admits, whom it passes over and how often, and who waits for whom."""
 
+import gc
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -620,3 +622,20 @@ def test_namespaces_whose_names_collide_do_not_wait_for_each_other() -> None:
 
     admitted = [queue.admit(), queue.admit()]
     assert ["one", "other"] == [each[0] for each in admitted if each]
+
+
+@pytest.mark.parametrize("kind", ["hash", "none", "radix"])
+def test_a_closed_queue_hears_nothing(kind: str) -> None:
+    """Nothing keeps it alive, and the cache goes on without it."""
+    manager = BlockManager(8, 1, prefix_cache=kind)
+    queue = WaitingQueue[str](manager)
+    queue.add("a", [1, 2, 3])
+    queue.close()
+    gone = weakref.ref(queue)
+    del queue
+    gc.collect()
+
+    assert gone() is None
+    table = manager.admit([1, 2, 3])
+    manager.commit(table, 3)
+    manager.finish(table)

@@ -12,6 +12,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -120,7 +123,8 @@ def _convert(gguf: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415  # takes seconds
 
     # seconds each of these took on two cores: the bar's scale
-    with tqdm(total=75, desc="converting, once", bar_format="{desc}: {percentage:3.0f}%|{bar}| {elapsed}") as bar:
+    form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}"
+    with _no_bars_of_transformers(), tqdm(total=75, desc="converting, once", bar_format=form) as bar:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         tokenizer.save_pretrained(folder)
         bar.update(22)
@@ -135,6 +139,25 @@ def _convert(gguf: Path, folder: Path) -> None:
         model.generation_config = packed.generation_config
         model.save_pretrained(folder)
         bar.update(8)
+
+
+@contextmanager
+def _no_bars_of_transformers() -> Iterator[None]:
+    """Its own progress bars, which would be drawn into ours, are off, and afterwards as they were."""
+    from transformers import modeling_gguf_pytorch_utils  # noqa: PLC0415  # takes seconds
+    from transformers.utils import logging as transformers_logging  # noqa: PLC0415
+
+    bars: Any = transformers_logging
+    gguf: Any = modeling_gguf_pytorch_utils
+    with ExitStack() as after:
+        if bars.is_progress_bar_enabled():
+            bars.disable_progress_bar()
+            after.callback(bars.enable_progress_bar)
+        own = getattr(gguf, "tqdm", None)
+        if own is not None:  # this one does not heed the switch
+            after.callback(setattr, gguf, "tqdm", own)
+            gguf.tqdm = partial(own, disable=True)
+        yield
 
 
 def _intact(folder: Path) -> bool:

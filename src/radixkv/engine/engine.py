@@ -73,6 +73,7 @@ class Engine:
         self._commands: deque[Callable[[], None]] = deque()
         self._arriving = 0  # requests among them
         self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
         self._accepting = self._draining = self._aborting = self._ended = False
 
     def start(self) -> None:
@@ -155,6 +156,11 @@ class Engine:
         """Counters and gauges after the last step, with the ends that its outputs tell of. O(1); waits for nothing."""
         return self._steps.latest
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the thread, if it was not `shutdown`: no request is taken any more."""
+        return self._failure
+
     def call(self, function: Callable[[BlockManager], T]) -> Future[T]:
         """Run a function on the block manager between two steps, in the engine's thread.
 
@@ -208,8 +214,9 @@ class Engine:
             while self._obey():
                 if self._steps.busy:
                     self._steps.step()
-        except Exception as failure:  # noqa: BLE001  # it is logged, and told to all owners
+        except BaseException as failure:  # noqa: BLE001  # whatever it is, it is logged, and told to all owners
             _log.exception("the engine's thread failed: it takes no more requests")
+            self._failure = failure
             reason, error = "error", f"{type(failure).__name__}: {failure}"
         finally:
             self._close(reason, error)

@@ -120,7 +120,8 @@ class Sampler:
         # one random number a token, whatever the parameters: the float64 sums make batches that differ in the last
         # bits of their logits choose alike
         point = torch.rand((), dtype=torch.float64, generator=generator)
-        scaled = logits.double() / self.params.temperature
+        scaled = logits.double()
+        scaled = (scaled - scaled.max()) / self.params.temperature  # however low: the likeliest stays at 0
         probabilities, tokens = _nucleus(scaled, self.params.top_k, self.params.top_p)
         sums = probabilities.cumsum(0)
         place = int(torch.searchsorted(sums, point * sums[-1], right=True).clamp_(max=len(sums) - 1))
@@ -198,7 +199,7 @@ _RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
         lambda value: value is None or _is_integer(value, 0, MAX_LOGPROBS),
         f"an integer of 0 to {MAX_LOGPROBS}",
     ),
-    "repetition_penalty": (lambda value: _is_number(value) and value > 0, "above 0"),
+    "repetition_penalty": (lambda value: _is_number(value) and 0.01 <= value <= 100, "between 0.01 and 100"),
     "ignore_eos": (lambda value: isinstance(value, bool), "true or false"),
 }
 """What each parameter has to be."""

@@ -24,6 +24,7 @@ class Waiting:
         "older",
         "ordered",
         "passes",
+        "place",
         "priority",
         "request",
     )
@@ -51,6 +52,8 @@ class Waiting:
         """The one that came just after it."""
         self.passes = 0
         """How many requests that came between it and `newer` were admitted before it."""
+        self.place: Any = None
+        """Where the queue order had it last; the order writes it."""
 
 
 class QueueOrder(Protocol):

@@ -13,7 +13,7 @@ add ──> order ──pop──> shares a prefix that a running request comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from operator import index
 from typing import Any, Final, Generic, TypeVar
@@ -46,13 +46,14 @@ SHARE_TOKENS: Final = 32
 class _Leader:
     """A running request that computes a prefix which others may wait for."""
 
-    __slots__ = ("followers", "key", "missing", "node", "table", "tokens")
+    __slots__ = ("common", "followers", "key", "missing", "node", "table", "tokens")
 
     def __init__(self, table: BlockTable, block_size: int) -> None:
         self.table = table
         self.tokens = len(table.key)
         # A match leaves out the last token's block, which will be cached as well: a token more brings it in.
         self.key = table.key if self.tokens % block_size else table.key.extended([0])
+        self.common = b""  # the blocks shared with whoever was compared last
         self.followers: list[tuple[int, int, Waiting]] = []  # heap: tokens that it will cache for them, arrival
         self.node: Any = None
         self.missing: Any = None  # what it computes next
@@ -125,7 +126,7 @@ class WaitingQueue(Generic[R]):
     Looking never touches: nothing here counts a lookup or freshens a block until a request is admitted.
 
     Args:
-        manager: admits the requests; its cache is observed from now on.
+        manager: admits the requests; its cache is observed from now on, until `close`.
         order: a name of `ORDERS`.
         max_skips: by how many requests that came later a request may be passed over; 0 makes any order first come,
             first served.
@@ -245,17 +246,27 @@ class WaitingQueue(Generic[R]):
                 if self._manager.cache:
                     self._manager.cache.unlock(node)
 
+    def close(self) -> None:
+        """Hear of the cache no more, where the manager outlives the queue. The queue is not to be used afterwards."""
+        if self._manager.cache:
+            self._manager.cache.unobserve(self)
+
     # --- what the cache tells --------------------------------------------------------------------------------------
 
-    def stored(self, block: Hashable) -> None:
-        """See `CacheObserver`. O(requests whose match it makes longer), a dict entry each."""
-        self._watch.stored(block)
-        self._leaders.stored(block)
+    def matched(self, blocks: Sequence[int]) -> None:
+        """See `CacheObserver`. A use changes nobody's match."""
 
-    def removed(self, node: Any) -> None:
-        """See `CacheObserver`. O(requests whose match it makes shorter), a dict entry each."""
-        self._watch.removed(node)
-        self._leaders.removed(node)
+    def inserted(self, blocks: Sequence[int], new_blocks: int, name: Hashable | None) -> None:
+        """See `CacheObserver`. O(requests whose match it makes longer), a dict entry each."""
+        if new_blocks:
+            self._watch.stored(name)
+            self._leaders.stored(name)
+
+    def evicted(self, nodes: Sequence[Any], blocks: Sequence[int]) -> None:
+        """See `CacheObserver`. O(nodes, and requests whose match it makes shorter), a dict entry each."""
+        for node in nodes:
+            self._watch.removed(node)
+            self._leaders.removed(node)
 
     def cleared(self) -> None:
         """See `CacheObserver`. O(requests), a dict entry each."""
@@ -281,11 +292,16 @@ class WaitingQueue(Generic[R]):
 
     def _start_first(self, looked_past: list[tuple[Waiting, Any]]) -> tuple[R, BlockTable] | None:
         """Start the first of the order that fits; those that do not are left in `looked_past`, locked."""
+        last: Waiting | None = None
+        place: PrefixLocation[Any] | None = None
         while len(looked_past) < LOOK_PAST and (waiting := self._order.pop()) is not None:
             waiting.ordered = False
             cache = self._manager.cache
             # Where a watched node was split, `waiting.node` may go on far behind the match: it is not what to lock.
-            place = cache.locate(waiting.key, waiting.namespace) if cache else None
+            # Those of a branch often come one after the other: the cache is as it was, and so their match.
+            if not (place and last and self._same_match(waiting, last, place)):
+                place = cache.locate(waiting.key, waiting.namespace) if cache else None
+            last = waiting
             if place and self._follow(waiting, place):
                 continue
             if admitted := self._start(waiting):
@@ -295,6 +311,17 @@ class WaitingQueue(Generic[R]):
                 cache.lock(place.node)
             looked_past.append((waiting, place.node if place else None))
         return None
+
+    def _same_match(self, waiting: Waiting, other: Waiting, place: PrefixLocation[Any]) -> bool:
+        """Whether a request has the match of another one because it has its first missing block, too."""
+        end = (place.matched_tokens + self._manager.block_size) * TOKEN_BYTES
+        ours, theirs = waiting.key.data, other.key.data
+        return (
+            place.missing is not None
+            and len(ours) > end  # the last token is never covered
+            and waiting.namespace == other.namespace
+            and ours.startswith(theirs[:end])
+        )
 
     def _start(self, waiting: Waiting) -> tuple[R, BlockTable] | None:
         try:
@@ -366,17 +393,12 @@ class WaitingQueue(Generic[R]):
 
     def _follow(self, waiting: Waiting, place: PrefixLocation[Any]) -> bool:
         """Whether a running request computes enough of what this one misses; then it waits for that one."""
-        leaders = [
-            leader
-            for leader in self._leaders.before_block.get(place.missing, ())
-            if leader.table.namespace == waiting.namespace  # names are checksums, and may agree by chance
-        ]
-        if not leaders:
-            return False
-        shared, leader = max(
-            ((self._shared(waiting, leader), leader) for leader in leaders), key=lambda found: found[0]
-        )
-        if shared < place.matched_tokens + SHARE_TOKENS:
+        shared, leader = 0, None
+        for other in self._leaders.before_block.get(place.missing, ()):
+            # names are checksums, and may agree by chance
+            if other.table.namespace == waiting.namespace and (common := self._shared(waiting, other)) > shared:
+                shared, leader = common, other
+        if leader is None or shared < place.matched_tokens + SHARE_TOKENS:
             return False
         self._watch.discard(waiting)
         waiting.leader = leader
@@ -385,8 +407,13 @@ class WaitingQueue(Generic[R]):
 
     def _shared(self, waiting: Waiting, leader: _Leader) -> int:
         """How many tokens of what this one may match a running request will have cached: full blocks."""
-        same = common_prefix(waiting.key.data, leader.key.data) // TOKEN_BYTES
-        return min(same, leader.tokens, len(waiting.key) - 1) // self._manager.block_size * self._manager.block_size
+        size = self._manager.block_size
+        stride = size * TOKEN_BYTES
+        ours, theirs, common = waiting.key.data, leader.key.data, leader.common
+        # The next one mostly shares what the last one did.
+        if not ours.startswith(common) or ours.startswith(theirs[len(common) : len(common) + stride], len(common)):
+            common = leader.common = theirs[: common_prefix(ours, theirs, stride)]
+        return min(len(common) // TOKEN_BYTES, (len(waiting.key) - 1) // size * size, leader.tokens // size * size)
 
     def _unfollow(self, leader: _Leader, waiting: Waiting) -> None:
         if waiting.leader is leader:

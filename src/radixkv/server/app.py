@@ -55,6 +55,9 @@ def create_app(state: ServerState, lifespan: Lifespan | None = None) -> ASGIApp:
 async def health(request: Request) -> Response:
     """`GET /health`: 200 while calls are taken, else 503; the body says why."""
     state = _state(request)
+    if state.failure is not None:  # its message may quote what it failed on
+        reason = f"The engine ended with {type(state.failure).__name__}; the log has the details."
+        return JSONResponse({"status": "failed", "reason": reason}, 503)
     return JSONResponse({"status": state.phase}, 200 if state.phase == "ready" else 503)
 
 

@@ -40,7 +40,7 @@ async def completions(request: Request) -> Response:
     call = parse(await read_body(request, state.config), CompletionBody)
     body = call.body
     serving.check_model(body.model)
-    _check_choices(len(body.prompts) * body.n, state.config.max_choices)
+    _check_choices(len(body.prompts), body.n, state.config.max_choices)
     prompts = await serving.tokens.prompts(body.prompts)
     params = _params(body, body.max_tokens, body.logprobs)
     return await _answer(request, state, serving, call, CompletionForm(serving.tokens), prompts, params, "prompt")
@@ -66,10 +66,10 @@ def _params(body: Body, token_limit: int | None, logprobs: int | None) -> Sampli
     )
 
 
-def _check_choices(choices: int, most: int) -> None:
-    if choices > most:
-        message = f"The call asks for {choices} choices; at most {most} are answered at once."
-        raise ApiError(400, message, param="n", code="invalid_value")
+def _check_choices(prompts: int, n: int, most: int) -> None:
+    if prompts * n > most:
+        message = f"The call asks for {prompts * n} choices; at most {most} are answered at once."
+        raise ApiError(400, message, param="n" if n > 1 else "prompt", code="invalid_value")
 
 
 async def _answer(  # noqa: PLR0913, PLR0917  # one call, all that is known of it
@@ -83,7 +83,7 @@ async def _answer(  # noqa: PLR0913, PLR0917  # one call, all that is known of i
     param: str,
 ) -> Response:
     body = call.body
-    _check_choices(len(prompts) * body.n, state.config.max_choices)
+    _check_choices(len(prompts), body.n, state.config.max_choices)
     answer = {"id": form.prefix + secrets.token_hex(12), "created": int(time()), "model": serving.name}
     headers = {"X-Request-Id": str(answer["id"])}
     if call.labels:

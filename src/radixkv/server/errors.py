@@ -60,7 +60,7 @@ def invalid(faults: Sequence[ErrorDetails], body: Mapping[str, object]) -> ApiEr
     belongs to the form that was meant.
     """
     field = faults[0]["loc"][0]
-    paths = [(_path(fault["loc"], body), fault) for fault in faults if fault["loc"][0] == field]
+    paths = [(_path(fault, body), fault) for fault in faults if fault["loc"][0] == field]
     deepest = max(path.count(".") + path.count("[") for path, _ in paths)
     meant = [(path, fault) for path, fault in paths if path.count(".") + path.count("[") == deepest]
     param, fault = min(meant, key=lambda pair: pair[1]["type"].endswith("_type"))
@@ -76,12 +76,16 @@ def invalid(faults: Sequence[ErrorDetails], body: Mapping[str, object]) -> ApiEr
     return ApiError(400, f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")
 
 
-def _path(location: tuple[int | str, ...], body: object) -> str:
+def _path(fault: ErrorDetails, body: object) -> str:
     """`messages[0].role` from pydantic's location, without the names of union members that it puts in between."""
     path, value = "", body
-    for step in location:
+    for place, step in enumerate(fault["loc"], start=1):
         if isinstance(step, int) and isinstance(value, list) and step < len(value):
             path, value = f"{path}[{step}]", value[step]
-        elif isinstance(step, str) and isinstance(value, Mapping) and (step in value or step == location[-1]):
+        elif (
+            isinstance(step, str)
+            and isinstance(value, Mapping)
+            and (step in value or (fault["type"] == "missing" and place == len(fault["loc"])))
+        ):
             path, value = f"{path}.{step}" if path else step, value.get(step)
     return path

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from typing import Final
 
 from prometheus_client import Histogram
@@ -25,7 +28,30 @@ from radixkv.server.errors import ApiError
 from radixkv.server.metrics import Metrics
 
 SEEDS: Final = 2**63
-RETRY_SECONDS: Final = 1
+PACE_SECONDS: Final = 60.0
+PACE_ENDS: Final = 1024
+MAX_RETRY_SECONDS: Final = 60
+"""OpenAI's clients do not follow a longer Retry-After: they come back at once."""
+
+
+class Pace:
+    """How fast requests end lately: from it follows when a client that found the queue full should come back."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ends: deque[float] = deque(maxlen=PACE_ENDS)
+
+    def ended(self) -> None:
+        """A request ended, in whatever way."""
+        self._ends.append(self._clock())
+
+    def retry_seconds(self, waiting: int) -> int:
+        """What `waiting` requests take at the pace of the last minute; 1 to `MAX_RETRY_SECONDS`, 1 if none ended."""
+        now = self._clock()
+        while self._ends and now - self._ends[0] > PACE_SECONDS:
+            self._ends.popleft()
+        seconds = waiting * (now - self._ends[0]) / len(self._ends) if self._ends else 0.0
+        return min(max(ceil(seconds), 1), MAX_RETRY_SECONDS)
 
 
 @dataclass(slots=True)
@@ -48,10 +74,10 @@ class Generation:
     Whatever happens, `close` must follow: it cancels what still runs, and blocks go back at once.
     """
 
-    def __init__(self, engine: Engine, metrics: Metrics, *, on_close: Callable[[Generation], None]) -> None:
+    def __init__(self, engine: Engine, metrics: Metrics, pace: Pace, *, on_close: Callable[[Generation], None]) -> None:
         self.choices: list[Choice] = []
         """In the order of the response: the n choices of the first prompt, then those of the second."""
-        self._engine, self._metrics, self._on_close = engine, metrics, on_close
+        self._engine, self._metrics, self._pace, self._on_close = engine, metrics, pace, on_close
         self._loop = asyncio.get_running_loop()
         self._inbox: asyncio.Queue[tuple[int, Output] | ApiError] = asyncio.Queue()
         self._timers: list[asyncio.TimerHandle] = []
@@ -83,9 +109,10 @@ class Generation:
                 except TokenError as error:
                     message = f"{name} is refused: {error}."
                     raise ApiError(400, message, param=param, code="invalid_value") from None
-                except QueueFullError:
-                    message = "Too many requests are waiting."
-                    raise ApiError(429, message, code="queue_full", retry_after=RETRY_SECONDS) from None
+                except QueueFullError as error:
+                    retry = self._pace.retry_seconds(error.limit)
+                    message = f"{error.limit} requests are waiting, as many as may."
+                    raise ApiError(429, message, code="queue_full", retry_after=retry) from None
                 except EngineStoppedError:
                     raise ApiError(503, "The engine has stopped.", code="engine_stopped") from None
 
@@ -128,7 +155,7 @@ class Generation:
             if not choice.ended:
                 choice.ended = True
                 self._engine.cancel(choice.request)
-                self._metrics.ends.labels("cancelled").inc()
+                self._count_end("cancelled")
         self._on_close(self)
 
     def _submit(self, place: int, prompt: Sequence[int], params: SamplingParams, namespace: str | None) -> None:
@@ -153,10 +180,14 @@ class Generation:
         metrics.generated_tokens.inc(len(output.token_ids))
         if output.finish_reason is not None:
             choice.ended = True
-            metrics.ends.labels(output.finish_reason).inc()
+            self._count_end(output.finish_reason)
             _observe(metrics.request, times.submitted, times.finished)
             if choice.tokens > 1:
                 _observe(metrics.per_token, times.first_token, times.finished, choice.tokens - 1)
+
+    def _count_end(self, reason: str) -> None:
+        self._metrics.ends.labels(reason).inc()
+        self._pace.ended()
 
 
 def _observe(histogram: Histogram, start: float | None, end: float | None, parts: int = 1) -> None:

@@ -64,8 +64,16 @@ class Guard:
                 raise ApiError(401, "Missing or wrong API key.", code="invalid_api_key")
         # A page of another site can make a browser send a POST to a loopback address. It cannot hide where it is from.
         origin = headers.get("origin")
-        if scope["method"] == "POST" and origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        if scope["method"] == "POST" and origin is not None and _host(origin) != headers.get("host"):
             raise ApiError(403, "Calls from the pages of another site are refused.", code="cross_origin")
+
+
+def _host(origin: str) -> str | None:
+    """The host and port of an origin; None if it has none."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
 
 
 async def read_body(request: Request, config: ServerConfig) -> bytes:

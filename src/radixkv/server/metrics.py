@@ -6,15 +6,19 @@ Rates are for Prometheus to make, of counters. Nothing here holds a word of a pr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from radixkv.engine import EngineSnapshot
+from radixkv.engine import Engine, EngineSnapshot
 from radixkv.manager import BlockManager
 from radixkv.types import PrefixStats
 
@@ -110,31 +114,76 @@ class EngineCollector(Collector):
             self._before[name] += getattr(stats, name)
 
 
-class CacheTimes:
-    """How long blocks live, lie idle and come back. Their times come with events of the cache.
+class CacheTimes(Collector):
+    """How long blocks live, lie idle and come back. Observes the cache; Prometheus may ask meanwhile.
 
-    To connect: whoever hears of the cache's evictions and hits calls `evicted` and `reused`, from any thread, with
-    seconds of a monotonic clock. Made only where something calls them: a histogram that is always empty would tell a
-    reader that nothing is ever evicted.
+    A block counts as one, so the histograms say what becomes of memory. What a reset forgets was not evicted, and a
+    block's uses by the request that computes it are no reuse: a gap ends with a lookup.
+
+    O(blocks) of the prompt an event, in numpy: some 20 µs, and about as much for every thousand blocks more. 16 bytes a
+    block of the pool.
+
+    Args:
+        num_blocks: of the pool, ids from 0.
+        clock: seconds.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._lifetime = _histogram(
-            registry, "block_lifetime", "From a block's insertion to its eviction.", CACHE_SECONDS
-        )
-        self._idle = _histogram(
-            registry, "block_idle_before_eviction", "From a block's last use to its eviction.", CACHE_SECONDS
-        )
-        self._gap = _histogram(registry, "block_reuse_gap", "Between two uses of a cached block.", CACHE_SECONDS)
+    def __init__(self, num_blocks: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._inserted = np.zeros(num_blocks)  # when, by block id
+        self._used = np.zeros(num_blocks)
+        self._lock = threading.Lock()  # guards those below
+        self._lifetime = _Durations("block_lifetime", "From a block's insertion to its eviction.")
+        self._idle = _Durations("block_idle_before_eviction", "From a block's last use to its eviction.")
+        self._gap = _Durations("block_reuse_gap", "From a cached block's last use to the lookup that hits it.")
 
-    def evicted(self, *, lifetime_seconds: float, idle_seconds: float) -> None:
-        """A block was evicted."""
-        self._lifetime.observe(lifetime_seconds)
-        self._idle.observe(idle_seconds)
+    def matched(self, blocks: Sequence[int]) -> None:
+        """See `CacheObserver`."""
+        if blocks:
+            ids, now = np.asarray(blocks, np.intp), self._clock()
+            with self._lock:
+                self._gap.add(now - self._used[ids])
+            self._used[ids] = now
 
-    def reused(self, *, gap_seconds: float) -> None:
-        """A cached block was hit again."""
-        self._gap.observe(gap_seconds)
+    def inserted(self, blocks: Sequence[int], new_blocks: int, name: Hashable | None) -> None:
+        """See `CacheObserver`."""
+        ids, now = np.asarray(blocks, np.intp), self._clock()
+        self._used[ids] = now
+        self._inserted[ids[len(ids) - new_blocks :]] = now
+
+    def evicted(self, nodes: Sequence[Any], blocks: Sequence[int]) -> None:
+        """See `CacheObserver`."""
+        ids, now = np.asarray(blocks, np.intp), self._clock()
+        with self._lock:
+            self._lifetime.add(now - self._inserted[ids])
+            self._idle.add(now - self._used[ids])
+
+    def cleared(self) -> None:
+        """See `CacheObserver`."""
+
+    def collect(self) -> Iterable[Metric]:
+        """The histograms as of now."""
+        with self._lock:
+            return [durations.family() for durations in (self._lifetime, self._idle, self._gap)]
+
+
+class _Durations:
+    """A histogram that takes many observations in one call."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name, self._text = name, text
+        self._ends = np.array(CACHE_SECONDS)
+        self._counts = np.zeros(len(CACHE_SECONDS) + 1, np.int64)  # of each bucket by itself, the last without an end
+        self._sum = 0.0
+
+    def add(self, seconds: npt.NDArray[np.float64]) -> None:
+        self._counts += np.bincount(np.searchsorted(self._ends, seconds), minlength=len(self._counts))
+        self._sum += float(seconds.sum())
+
+    def family(self) -> HistogramMetricFamily:
+        ends = [*map(str, CACHE_SECONDS), "+Inf"]
+        buckets = list(zip(ends, self._counts.cumsum().tolist(), strict=True))
+        return HistogramMetricFamily(f"radixkv_{self._name}_seconds", self._text, buckets, self._sum)
 
 
 class Metrics:
@@ -162,8 +211,20 @@ class Metrics:
             "radixkv_responses", "Responses, by endpoint and status.", ["endpoint", "status"], registry=self.registry
         )
 
+    def observe(self, engine: Engine) -> None:
+        """Keep the times of the cache's blocks from now on; without a cache there are none, and no empty histograms."""
+        if engine.config.prefix_cache != "none":
+            times = CacheTimes(engine.snapshot().num_blocks)
+            engine.call(partial(_observe, times))
+            self.registry.register(times)
+
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"radixkv_{name}", text, registry=self.registry)
+
+
+def _observe(times: CacheTimes, manager: BlockManager) -> None:
+    if manager.cache:
+        manager.cache.observe(times)
 
 
 def _histogram(registry: CollectorRegistry, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:

@@ -21,6 +21,7 @@ import uvicorn
 from radixkv.engine import DEFAULT_MODEL, Engine, EngineConfig, load_model
 from radixkv.server.app import create_app
 from radixkv.server.config import ServerConfig
+from radixkv.server.connection import Connection
 from radixkv.server.state import ServerState, Serving
 from radixkv.server.tokens import Tokens
 
@@ -84,6 +85,7 @@ def serve(make_engine: Callable[[], Engine], config: ServerConfig) -> None:
         create_app(state, lambda _: _lifespan(state, make_engine, failed)),
         host=config.host,
         port=config.port,
+        http=Connection,
         log_config=_logging(),
         access_log=config.access_log,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,

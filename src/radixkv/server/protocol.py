@@ -46,6 +46,8 @@ NEUTRAL: Final[Mapping[str, tuple[tuple[Any, ...], str | None]]] = {
 
 Any other value is an error: nobody is left to believe that a field had its effect."""
 
+CONFIG: Final = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, hide_input_in_errors=True)
+
 Stop = Annotated[str, StringConstraints(min_length=1)]
 Token = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -53,7 +55,7 @@ Token = Annotated[int, Field(ge=0, lt=2**32)]
 class StreamOptions(BaseModel):
     """What a stream tells beside its text."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    model_config = CONFIG
 
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
@@ -62,7 +64,7 @@ class StreamOptions(BaseModel):
 class Body(BaseModel):
     """What both calls have in common."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    model_config = CONFIG
 
     model: str
     stream: bool = False
@@ -74,7 +76,7 @@ class Body(BaseModel):
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] = Field(default_factory=list)
     # Beyond OpenAI's API.
     top_k: int = Field(default=0, ge=0)
-    repetition_penalty: float = Field(default=1.0, gt=0.0, le=10.0)
+    repetition_penalty: float = Field(default=1.0, ge=0.01, le=10.0)
     stop_token_ids: list[Token] = Field(default_factory=list, max_length=MAX_STOPS)
     ignore_eos: bool = False
     cache_salt: str | None = Field(default=None, min_length=1, max_length=256)
@@ -99,7 +101,7 @@ class Body(BaseModel):
 class TextPart(BaseModel):
     """A piece of a message's content."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    model_config = CONFIG
 
     type: Literal["text"]
     text: str
@@ -108,7 +110,7 @@ class TextPart(BaseModel):
 class Message(BaseModel):
     """One message of a chat."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    model_config = CONFIG
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
@@ -182,9 +184,9 @@ def parse(data: bytes, kind: type[B]) -> Call[B]:
         ApiError: it is no JSON object, or a field is unknown, missing, wrong or not served; says which.
     """
     try:
-        fields = from_json(data, allow_inf_nan=False)
-    except ValueError:
-        raise ApiError(400, "The body is not valid JSON.", code="invalid_json") from None
+        fields = from_json(data)  # with NaN and Infinity, as Python writes them: the field that has one is named
+    except ValueError as error:  # it says what and where, and quotes nothing
+        raise ApiError(400, f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(fields, dict):
         raise ApiError(400, "The body must be a JSON object.", code="invalid_json")
     fields = {name: value for name, value in fields.items() if value is not None}
@@ -204,9 +206,14 @@ def parse(data: bytes, kind: type[B]) -> Call[B]:
 
 def _drop_neutral(fields: dict[str, Any]) -> None:
     for name, (neutral, accepted) in NEUTRAL.items():
-        if name in fields and not any(fields[name] == value for value in neutral):
+        if name in fields and not any(_same(fields[name], value) for value in neutral):
             raise unsupported(name, accepted=accepted)
         fields.pop(name, None)
+
+
+def _same(given: Any, value: Any) -> bool:
+    """Whether they are equal as JSON is: false is not 0."""
+    return bool(given == value) and isinstance(given, bool) == isinstance(value, bool)
 
 
 def _plain_messages(messages: list[Any]) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from radixkv.engine import Engine, EngineSnapshot
 from radixkv.server.config import ServerConfig
 from radixkv.server.errors import ApiError
-from radixkv.server.generation import Generation
+from radixkv.server.generation import Generation, Pace
 from radixkv.server.metrics import Metrics
 from radixkv.server.tokens import Tokens
 
@@ -44,6 +44,7 @@ class ServerState:
         self.config = config
         self.phase: Literal["starting", "ready", "stopping"] = "starting"
         self.metrics = Metrics(self._snapshot)
+        self._pace = Pace()
         self._serving: Serving | None = None
         self._running: set[Generation] = set()
 
@@ -56,7 +57,13 @@ class ServerState:
         """The model is loaded and its engine runs."""
         self._serving = serving
         if self.phase == "starting":
+            self.metrics.observe(serving.engine)
             self.phase = "ready"
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the engine, if nobody told it to end."""
+        return self._serving.engine.failure if self._serving is not None else None
 
     def serving(self) -> Serving:
         """The model to serve with.
@@ -77,7 +84,7 @@ class ServerState:
 
     def generation(self, serving: Serving) -> Generation:
         """A call's requests, to be submitted and, whatever happens, closed."""
-        generation = Generation(serving.engine, self.metrics, on_close=self._running.discard)
+        generation = Generation(serving.engine, self.metrics, self._pace, on_close=self._running.discard)
         self._running.add(generation)
         return generation
 

@@ -1,7 +1,8 @@
-"""The tiny model: made here, from a seed."""
+"""The tiny model: made here, from a seed, with a tokenizer of bytes."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,13 @@ END = 256
 """The end token of the tiny model."""
 VOCABULARY = 260
 CONTEXT = 256
+SERVED_CONTEXT = 2048
+"""Of the model that a server process loads."""
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<{{ message['role'] }}> {{ message['content'] }}<end>\n{% endfor %}"
+    "{% if messages[0]['content'] == 'refuse me' %}{{ raise_exception('this template refuses') }}{% endif %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
+)
 
 
 def tiny_model(**changes: Any) -> Any:
@@ -48,12 +56,18 @@ def tiny_tokenizer() -> Any:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<end>", "<user>", "<assistant>", "<other>"])
     fast: Any = PreTrainedTokenizerFast
-    return fast(tokenizer_object=tokenizer, eos_token="<end>")
+    return fast(tokenizer_object=tokenizer, eos_token="<end>", chat_template=CHAT_TEMPLATE)
 
 
 def tiny_loaded(**changes: Any) -> LoadedModel:
     """The tiny model as `load_model` would give it."""
     return adopt_model(tiny_model(**changes), tiny_tokenizer(), "tiny")
+
+
+def save_tiny(folder: Path) -> None:
+    """The tiny model and its tokenizer as files."""
+    tiny_model(max_position_embeddings=SERVED_CONTEXT).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
 
 
 def _byte_of(letter: str) -> int:

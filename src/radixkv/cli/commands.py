@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from radixkv import __version__
+from radixkv.cli.bench import bench
 from radixkv.cli.demo import demo
 from radixkv.cli.serve import serve
 
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(demo)
+app.command()(bench)
 
 
 def _version(wanted: bool) -> None:  # typer calls it so

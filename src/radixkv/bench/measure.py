@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Any, Final
 
@@ -230,7 +231,7 @@ class _Drive:
             params = SamplingParams(
                 temperature=0 if call.seed is None else 1, seed=call.seed, max_tokens=call.outputs, ignore_eos=True
             )
-            self._engine.submit(tokens, params, on_output=lambda output, index=index: self._hear(index, output))
+            self._engine.submit(tokens, params, on_output=partial(self._hear, index))
 
     def _hear(self, index: int, output: Output) -> None:
         self._served[index][1].extend(output.token_ids)

@@ -6,9 +6,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,10 @@ from radixkv.bench.workloads import Workload
 from radixkv.errors import RadixKVError
 
 SLOTS: Final = 2
-"""Of llama.cpp's server: fewer than there are conversations."""
+"""Of llama.cpp's server."""
+GREEDY: Final = {"temperature": 0, "ignore_eos": True, "stream": True}
+CHATS: Final = 4
+"""Conversations at once: more than it has slots."""
 
 
 class PeerError(RadixKVError):
@@ -47,14 +51,19 @@ class Chat:
     outputs: int
 
 
-def chats_of(workload: Workload, decode: Any) -> list[Chat]:
+def first_chats(workload: Workload, count: int) -> Workload:
+    """The first conversations of a workload: each stands in one piece, and none forks."""
+    starts = [index for index, call in enumerate(workload.calls) if call.after is None]
+    return replace(workload, calls=workload.calls[: starts[count]] if count < len(starts) else workload.calls)
+
+
+def as_text(workload: Workload, decode: Callable[[Sequence[int]], str]) -> list[Chat]:
     """The conversations of a workload as text."""
-    turns: dict[int, list[str]] = {}
-    first: dict[int, int] = {}
-    for index, call in enumerate(workload.calls):
-        first[index] = index if call.after is None else first[call.after]
-        turns.setdefault(first[index], []).append(decode(call.tokens))
-    return [Chat(tuple(said), workload.calls[index].outputs) for index, said in turns.items()]
+    chats: list[Chat] = []
+    for call in workload.calls:
+        said = chats.pop().turns if call.after is not None else ()
+        chats.append(Chat((*said, decode(call.tokens)), call.outputs))
+    return chats
 
 
 def llama_cpp(gguf: Path, chats: Sequence[Chat], *, threads: int, processor_time: bool) -> ChatReuse:
@@ -98,27 +107,13 @@ def serve(asked: dict[str, Any]) -> ChatReuse:
         said, turns = "", []
         for turn in chat["turns"]:
             said += turn
-            began, chunks, seen = clock(), [], []
-
-            def hear(chunk: dict[str, Any], chunks: list[Any] = chunks, seen: list[float] = seen) -> bool:
-                seen.append(clock())
-                chunks.append(chunk)
-                return False
-
-            server.handle_completions(
-                {
-                    "prompt": said,
-                    "n_predict": chat["outputs"],
-                    "temperature": 0,
-                    "ignore_eos": True,
-                    "stream": True,
-                    "cache_prompt": reuse,
-                },
-                hear,
-            )
-            said += "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk.get("choices"))
-            timings = chunks[-1]["timings"]
-            turns.append((seen[0] - began, timings["cache_n"] + timings["prompt_n"], timings["cache_n"]))
+            chunks: list[tuple[float, dict[str, Any]]] = []
+            began = clock()
+            question = {"prompt": said, "n_predict": chat["outputs"], "cache_prompt": reuse}
+            server.handle_completions(question | GREEDY, partial(_hear, chunks, clock))
+            said += "".join(chunk["choices"][0]["text"] for _, chunk in chunks)
+            timings = chunks[-1][1]["timings"]
+            turns.append((chunks[0][0] - began, timings["cache_n"] + timings["prompt_n"], timings["cache_n"]))
         return turns
 
     def hold_all(*, reuse: bool) -> list[tuple[float, int, int]]:
@@ -136,6 +131,11 @@ def serve(asked: dict[str, Any]) -> ChatReuse:
         first_token_seconds=_median([seconds for seconds, _, _ in cached]),
         uncached_first_token_seconds=_median([seconds for seconds, _, _ in uncached]),
     )
+
+
+def _hear(chunks: list[tuple[float, dict[str, Any]]], clock: Callable[[], float], chunk: dict[str, Any]) -> bool:
+    chunks.append((clock(), chunk))
+    return False  # go on
 
 
 def _median(numbers: Sequence[float]) -> float:

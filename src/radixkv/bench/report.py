@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from radixkv.bench.measure import Measured
-from radixkv.bench.peer import ChatReuse
+from radixkv.bench.peer import CHATS, ChatReuse
 from radixkv.bench.run import Result
 from radixkv.bench.verdicts import uncached, verdicts
 
@@ -35,7 +36,9 @@ def show(result: Result) -> None:
             table.add_row(*_cells(run, uncached(runs, run.workload)))
         console.print(table)
     if result.peers:
-        table = _table("multi-turn, and what else serves it on this machine", ("server",), PEER_NUMBERS)
+        table = _table(
+            f"multi-turn, {CHATS} of the chats: what else a machine like this runs", ("server",), PEER_NUMBERS
+        )
         for peer in result.peers:
             table.add_row(*_peer_cells(peer))
         console.print(table)
@@ -59,7 +62,7 @@ def as_json(result: Result) -> dict[str, Any]:
 
 
 def _table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for word in words:
         table.add_column(word, no_wrap=True)
     for number in numbers:

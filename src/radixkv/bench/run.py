@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from radixkv.bench.measure import NONE, SETUPS, Clock, Measured, Setup, measure
-from radixkv.bench.peer import ChatReuse, PeerError, chats_of, llama_cpp
-from radixkv.bench.verdicts import uncached
+from radixkv.bench.peer import CHATS, ChatReuse, PeerError, as_text, first_chats, llama_cpp
 from radixkv.bench.workloads import WORKLOADS, Call, Scale, Workload, make
 from radixkv.engine import DEFAULT_MODEL, LoadedModel, load_model
 from radixkv.engine.default_model import default_model_gguf
@@ -70,7 +69,7 @@ def run(model_name: str | None, *, only: Sequence[str], full: bool, processor_ti
     chats = next((workload for workload in workloads if workload.name == "multi-turn"), None)
     if peer and chats:
         try:
-            peers = _beside(model, chats, runs, processor_time=processor_time)
+            peers = _hold_chats(model, first_chats(chats, CHATS), clock)
         except PeerError as error:
             left_out = str(error)
     return Result(
@@ -102,34 +101,29 @@ def setups_for(workload: Workload) -> tuple[Setup, ...]:
     return (*SETUPS, TIGHT) if workload.name == "shuffled-groups" else SETUPS
 
 
-def _beside(
-    model: LoadedModel, workload: Workload, runs: Sequence[Measured], *, processor_time: bool
-) -> list[ChatReuse]:
-    """llama.cpp on the chats, and our own run of them."""
+def _hold_chats(model: LoadedModel, chats: Workload, clock: Clock) -> list[ChatReuse]:
+    """The same chats with llama.cpp and with ours, each with and without what it caches."""
     if model.name != DEFAULT_MODEL:
         raise PeerError(f"llama.cpp is left out: it has no file of {model.name}")
     with _progress() as progress:
-        progress.add_task("multi-turn, llama.cpp", total=None)
+        progress.add_task("the first chats once more, with llama.cpp", total=None)
         theirs = llama_cpp(
             default_model_gguf(),
-            chats_of(workload, model.decode),
+            as_text(chats, model.decode),
             threads=torch.get_num_threads(),
-            processor_time=processor_time,
+            processor_time=clock is time.process_time,
         )
-    without = uncached(runs, workload.name)
-    ours = [run for run in runs if run.workload == workload.name and run.setup == Setup("radix", 16, "lpm")]
-    return [theirs, *(_own_reuse(run, without) for run in ours if without)]
-
-
-def _own_reuse(run: Measured, without: Measured) -> ChatReuse:
-    return ChatReuse(
+        uncached = measure(model, chats, NONE, clock=clock)
+        run = measure(model, chats, Setup("radix", 16, "lpm"), clock=clock)
+    ours = ChatReuse(
         server=f"radixkv, {run.setup} {run.setup.order}",
         slots="-",
         prompt_tokens=run.prompt_tokens,
         reused_tokens=run.hit_tokens,
         first_token_seconds=run.first_token(0.5),
-        uncached_first_token_seconds=without.first_token(0.5),
+        uncached_first_token_seconds=uncached.first_token(0.5),
     )
+    return [theirs, ours]
 
 
 @contextmanager

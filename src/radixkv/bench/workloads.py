@@ -100,24 +100,24 @@ def few_shot(text: Text, scale: Scale) -> Workload:
     task = text.words("Who speaks in the passage? Answer with a name.\n")
     examples = task + sum((text.passage(52) + text.words("\nSpeaker: Alice\n") for _ in range(8)), ())
     ask = text.words("\nSpeaker:")
-    calls = tuple(Call(examples + text.passage(18) + ask, 1) for _ in range(14 * scale.requests))
-    return Workload("few-shot", "14 questions behind the same 8 examples", calls)
+    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(14 * scale.requests)]
+    return Workload("few-shot", f"{len(calls)} questions behind the same 8 examples", tuple(calls))
 
 
 def multi_turn(text: Text, scale: Scale) -> Workload:
     """Chats behind one system prompt; each turn brings the whole history."""
-    system = text.words("You tell the story of Alice.\n") + text.passage(248)
+    chats = 8 * scale.requests
+    system = text.words("You tell the story of Alice.\n") + text.passage(320)
     calls: list[Call] = []
-    for _ in range(4 * scale.requests):
-        for turn in range(6):
-            words = text.words("\nUser: ") + text.passage(18) + text.words("\nStory:")
-            first = turn == 0
-            calls.append(Call(system + words if first else words, 4, None if first else len(calls) - 1))
-    return Workload("multi-turn", "4 chats of 6 turns behind one system prompt", tuple(calls))
+    for _ in range(chats):
+        for turn in range(4):
+            said = text.words("\nUser: ") + text.passage(22) + text.words("\nStory:")
+            calls.append(Call(said, 4, len(calls) - 1) if turn else Call(system + said, 4))
+    return Workload("multi-turn", f"{chats} chats of 4 turns behind one system prompt", tuple(calls))
 
 
 def tree_of_thought(text: Text, scale: Scale) -> Workload:
-    """A problem: thoughts are sampled, each is judged, two are gone on with and judged again."""
+    """A problem: thoughts are sampled, each is judged, two are gone on with, and what comes of them is judged."""
     propose, judge = text.words("\nNext thought:"), text.words("\nIs this right? Yes or no:")
     calls: list[Call] = []
     for _ in range(scale.requests):
@@ -129,29 +129,32 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
             further = list(range(len(calls), len(calls) + 4))
             calls += (Call(propose, 8, kept, text.random.randrange(2**31)) for _ in further)
             calls += (Call(judge, 1, thought) for thought in further)
-    return Workload("tree-of-thought", "4 thoughts, 2 of them with 4 more each, all judged", tuple(calls))
+    about = f"{scale.requests} problem(s): 4 thoughts, then 4 more after each of 2, all judged"
+    return Workload("tree-of-thought", about, tuple(calls))
 
 
 def self_consistency(text: Text, scale: Scale) -> Workload:
     """The same question sampled several times, behind worked examples."""
+    questions = 2 * scale.requests
     examples = text.passage(208)
     calls: list[Call] = []
-    for _ in range(2 * scale.requests):
+    for _ in range(questions):
         prompt = examples + text.passage(44) + text.words("\nLet us think step by step.")
         calls += (Call(prompt, 8, seed=text.random.randrange(2**31)) for _ in range(6))
-    return Workload("self-consistency", "2 questions, 6 samples of each", tuple(calls))
+    return Workload("self-consistency", f"{questions} questions, 6 samples of each", tuple(calls))
 
 
 def agent(text: Text, scale: Scale) -> Workload:
     """Agents with the same tools; each step's prompt is the whole history and a new observation."""
+    agents = 4 * scale.requests
     tools = text.words("You can search, read and write. Think, then act.\n") + text.passage(244)
     calls: list[Call] = []
-    for _ in range(3 * scale.requests):
+    for _ in range(agents):
         calls.append(Call(tools + text.words("\nTask: ") + text.passage(20) + text.words("\nAct:"), 6))
-        for _ in range(4):
-            observation = text.words("\nObserved: ") + text.passage(32) + text.words("\nAct:")
+        for _ in range(3):
+            observation = text.words("\nObserved: ") + text.passage(40) + text.words("\nAct:")
             calls.append(Call(observation, 6, len(calls) - 1))
-    return Workload("agent", "3 agents of 5 steps with growing histories", tuple(calls))
+    return Workload("agent", f"{agents} agents of 4 steps with growing histories", tuple(calls))
 
 
 def document_qa(text: Text, scale: Scale) -> Workload:
@@ -163,13 +166,14 @@ def document_qa(text: Text, scale: Scale) -> Workload:
         for _ in range(4)
     ]
     text.random.shuffle(asked)
-    return Workload("document-qa", "3 documents, 4 questions on each", tuple(Call(prompt, 4) for prompt in asked))
+    about = f"{len(documents)} documents, 4 questions on each"
+    return Workload("document-qa", about, tuple(Call(prompt, 4) for prompt in asked))
 
 
 def no_sharing(text: Text, scale: Scale) -> Workload:
     """Nothing in common: all that a cache can do here is cost time."""
-    calls = tuple(Call(text.passage(320), 4) for _ in range(6 * scale.requests))
-    return Workload("no-sharing", "6 prompts with nothing in common", calls)
+    calls = [Call(text.passage(320), 4) for _ in range(6 * scale.requests)]
+    return Workload("no-sharing", f"{len(calls)} prompts with nothing in common", tuple(calls))
 
 
 def shuffled_groups(text: Text, scale: Scale) -> Workload:
@@ -178,7 +182,8 @@ def shuffled_groups(text: Text, scale: Scale) -> Workload:
     prompts = [group + text.passage(16) for group in groups for _ in range(4)]
     text.random.shuffle(prompts)
     calls = tuple(Call(prompt, 1) for prompt in prompts)
-    return Workload("shuffled-groups", "10 groups of 4, room for 5 prompts", calls, pool_tokens=5 * len(prompts[0]))
+    about = f"{len(groups)} groups of 4, and room for 5 prompts"
+    return Workload("shuffled-groups", about, calls, pool_tokens=5 * len(prompts[0]))
 
 
 Maker: TypeAlias = Callable[[Text, Scale], Workload]

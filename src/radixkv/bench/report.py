@@ -14,6 +14,7 @@ from radixkv.bench.measure import Measured
 from radixkv.bench.peer import CHATS, ChatReuse
 from radixkv.bench.run import Result
 from radixkv.bench.verdicts import uncached, verdicts
+from radixkv.bench.workloads import Workload
 
 WORDS = ("cache", "order")
 NUMBERS = (
@@ -24,27 +25,31 @@ PEER_NUMBERS = ("slots", "prompt tokens reused", "TTFT p50", "uncached", "cached
 WIDTH = 132
 
 
-def show(result: Result) -> None:
-    """Print the tables and the verdicts on standard output."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
-    for workload in result.workloads:
-        runs = [run for run in result.runs if run.workload == workload.name]
-        table = _table(f"{workload.name}: {workload.about}", WORDS, NUMBERS)
-        for run in runs:
-            table.add_row(*_cells(run, uncached(runs, run.workload)))
-        console.print(table)
+def show_workload(workload: Workload, runs: Sequence[Measured]) -> None:
+    """Print a workload's table on standard output."""
+    table = _table(f"{workload.name}: {workload.about}", WORDS, NUMBERS)
+    for run in runs:
+        table.add_row(*_cells(run, uncached(runs, run.workload)))
+    _console().print(table)
+
+
+def show_rest(result: Result) -> None:
+    """Print what is to be said in the end on standard output: the peers and the verdicts."""
+    console = _console()
     if result.peers:
-        table = _table(
-            f"multi-turn, {CHATS} of the chats: what else a machine like this runs", ("server",), PEER_NUMBERS
-        )
+        table = _table(f"{CHATS} of the multi-turn chats, held by llama.cpp and by ours", ("server",), PEER_NUMBERS)
         for peer in result.peers:
             table.add_row(*_peer_cells(peer))
         console.print(table)
     about = f"{result.model}, {result.threads} threads, seconds of the {result.clock} clock"
     for line in (about, *([result.left_out] if result.left_out else ()), *_verdict_lines(result.runs)):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _console() -> Console:
+    """Standard output, as wide as the tables where it is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
 
 
 def as_json(result: Result) -> dict[str, Any]:

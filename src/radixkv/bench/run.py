@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -38,8 +38,16 @@ class Result:
     """Why llama.cpp was not run, if it was not."""
 
 
-def run(model_name: str | None, *, only: Sequence[str], full: bool, processor_time: bool, peer: bool) -> Result:
-    """Measure, with a progress bar on standard error.
+def run(  # noqa: PLR0913  # one a choice of the user's
+    model_name: str | None,
+    *,
+    only: Sequence[str],
+    full: bool,
+    processor_time: bool,
+    peer: bool,
+    on_workload: Callable[[Workload, Sequence[Measured]], None],
+) -> Result:
+    """Measure, with progress bars on standard error.
 
     Args:
         model_name: as of `load_model`; None for the default one.
@@ -47,6 +55,7 @@ def run(model_name: str | None, *, only: Sequence[str], full: bool, processor_ti
         full: more and longer requests.
         processor_time: measure the process's processor time instead of the wall clock's.
         peer: run llama.cpp, too.
+        on_workload: called with the runs of a workload as soon as they are done.
 
     Raises:
         UnknownNameError: no such workload.
@@ -63,7 +72,12 @@ def run(model_name: str | None, *, only: Sequence[str], full: bool, processor_ti
 
     workloads = [make(name, encode, FULL if full else Scale()) for name in only or WORKLOADS]
     clock: Clock = time.process_time if processor_time else time.monotonic
-    runs = measure_all(model, workloads, clock)
+    measure(model, Workload("warm-up", "", (Call(workloads[0].calls[0].tokens, 2),)), NONE)
+    runs: list[Measured] = []
+    for workload in workloads:
+        of_workload = _measure_all(model, workload, clock)
+        runs += of_workload
+        on_workload(workload, of_workload)
     peers: list[ChatReuse] = []
     left_out = None
     chats = next((workload for workload in workloads if workload.name == "multi-turn"), None)
@@ -83,14 +97,13 @@ def run(model_name: str | None, *, only: Sequence[str], full: bool, processor_ti
     )
 
 
-def measure_all(model: LoadedModel, workloads: Sequence[Workload], clock: Clock) -> list[Measured]:
-    """Every workload with every setup, those of a workload one after the other."""
-    plan = [(workload, setup) for workload in workloads for setup in setups_for(workload)]
+def _measure_all(model: LoadedModel, workload: Workload, clock: Clock) -> list[Measured]:
+    """A workload with every setup, one after the other."""
+    setups = setups_for(workload)
     runs = []
     with _progress() as progress:
-        task = progress.add_task("warming up", total=sum(len(workload.calls) for workload, _ in plan))
-        measure(model, Workload("warm-up", "", (Call(workloads[0].calls[0].tokens, 2),)), NONE)
-        for workload, setup in plan:
+        task = progress.add_task(workload.name, total=len(setups) * len(workload.calls))
+        for setup in setups:
             progress.update(task, description=f"{workload.name}, {setup} {setup.order}")
             runs.append(measure(model, workload, setup, clock=clock, on_end=lambda: progress.advance(task)))
     return runs

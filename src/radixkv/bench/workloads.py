@@ -100,7 +100,7 @@ def few_shot(text: Text, scale: Scale) -> Workload:
     task = text.words("Who speaks in the passage? Answer with a name.\n")
     examples = task + sum((text.passage(52) + text.words("\nSpeaker: Alice\n") for _ in range(8)), ())
     ask = text.words("\nSpeaker:")
-    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(14 * scale.requests)]
+    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(12 * scale.requests)]
     return Workload("few-shot", f"{len(calls)} questions behind the same 8 examples", tuple(calls))
 
 
@@ -123,11 +123,11 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
     for _ in range(scale.requests):
         problem = text.passage(200) + propose
         thoughts = list(range(len(calls), len(calls) + 4))
-        calls += (Call(problem, 8, seed=text.random.randrange(2**31)) for _ in thoughts)
+        calls += (Call(problem, 6, seed=text.random.randrange(2**31)) for _ in thoughts)
         calls += (Call(judge, 1, thought) for thought in thoughts)
         for kept in text.random.sample(thoughts, 2):
             further = list(range(len(calls), len(calls) + 4))
-            calls += (Call(propose, 8, kept, text.random.randrange(2**31)) for _ in further)
+            calls += (Call(propose, 6, kept, text.random.randrange(2**31)) for _ in further)
             calls += (Call(judge, 1, thought) for thought in further)
     about = f"{scale.requests} problem(s): 4 thoughts, then 4 more after each of 2, all judged"
     return Workload("tree-of-thought", about, tuple(calls))
@@ -140,7 +140,7 @@ def self_consistency(text: Text, scale: Scale) -> Workload:
     calls: list[Call] = []
     for _ in range(questions):
         prompt = examples + text.passage(44) + text.words("\nLet us think step by step.")
-        calls += (Call(prompt, 8, seed=text.random.randrange(2**31)) for _ in range(6))
+        calls += (Call(prompt, 6, seed=text.random.randrange(2**31)) for _ in range(6))
     return Workload("self-consistency", f"{questions} questions, 6 samples of each", tuple(calls))
 
 
@@ -172,13 +172,13 @@ def document_qa(text: Text, scale: Scale) -> Workload:
 
 def no_sharing(text: Text, scale: Scale) -> Workload:
     """Nothing in common: all that a cache can do here is cost time."""
-    calls = [Call(text.passage(320), 4) for _ in range(6 * scale.requests)]
+    calls = [Call(text.passage(320), 4) for _ in range(4 * scale.requests)]
     return Workload("no-sharing", f"{len(calls)} prompts with nothing in common", tuple(calls))
 
 
 def shuffled_groups(text: Text, scale: Scale) -> Workload:
     """Groups share a prefix each, all come at once, in no order, and the pool holds a few groups only."""
-    groups = [text.passage(112) for _ in range(10 * scale.requests)]
+    groups = [text.passage(112) for _ in range(8 * scale.requests)]
     prompts = [group + text.passage(16) for group in groups for _ in range(4)]
     text.random.shuffle(prompts)
     calls = tuple(Call(prompt, 1) for prompt in prompts)

@@ -30,15 +30,23 @@ def bench(  # noqa: PLR0913, PLR0917  # one parameter an option
     with needs("bench"):
         from radixkv.bench import report  # noqa: PLC0415  # takes seconds
         from radixkv.bench.run import run  # noqa: PLC0415
+    json_only = json_path == Path("-")
     try:
-        result = run(model, only=only or (), full=full, processor_time=clock == "cpu", peer=peer)
+        result = run(
+            model,
+            only=only or (),
+            full=full,
+            processor_time=clock == "cpu",
+            peer=peer,
+            on_workload=(lambda *_: None) if json_only else report.show_workload,
+        )
     except RadixKVError as error:
         raise fail(str(error)) from None
     text = json.dumps(report.as_json(result), indent=2)
-    if json_path == Path("-"):
+    if json_only:
         typer.echo(text)
         return
-    report.show(result)
+    report.show_rest(result)
     if json_path:
         try:
             json_path.write_text(text + "\n", encoding="utf-8")

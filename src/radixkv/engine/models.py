@@ -151,7 +151,7 @@ def _multiply(weight: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     rows = hidden.flatten(0, -2)
     if not 1 < len(rows) <= _FEW_ROWS:
         return torch.nn.functional.linear(hidden, weight)
-    return (weight @ rows.T).T.reshape(*hidden.shape[:-1], len(weight))
+    return (weight @ rows.T).T.contiguous().view(*hidden.shape[:-1], len(weight))
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

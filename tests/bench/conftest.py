@@ -1,0 +1,26 @@
+"""The tiny model with room for the workloads' prompts, of which every letter is a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from radixkv.bench.workloads import Scale
+from radixkv.engine import LoadedModel
+from tests.engine.conftest import torch
+from tests.engine.tiny import tiny_loaded
+
+SMALL = Scale(length=0.25)
+
+torch.set_num_threads(1)
+
+
+def letters(words: str) -> Sequence[int]:
+    """A token a letter."""
+    return list(words.encode())
+
+
+@pytest.fixture(scope="session")
+def tiny() -> LoadedModel:
+    return tiny_loaded(max_position_embeddings=4096)

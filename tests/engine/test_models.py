@@ -251,7 +251,7 @@ def test_what_load_model_refuses(tmp_path: Path) -> None:
 def test_multiplying_from_the_other_side(rows: tuple[int, ...]) -> None:
     """The product and its layout are those of torch's own linear layer, however many rows there are."""
     torch.manual_seed(1)
-    layer = torch.nn.Linear(256, 256, bias=False)
+    layer = torch.nn.Linear(256, 256, bias=False).requires_grad_(False)
     hidden = torch.randn(*rows, 256)
     expected = layer(hidden)
     models._hasten_linears(layer)

@@ -135,12 +135,10 @@ def test_shares_and_rates() -> None:
 
 def measured(**changes: Any) -> Measured:
     """A run of ten seconds, two of them decoding."""
-    return Measured(
-        **{
-            "workload": "few-shot", "setup": Setup("radix", 16, "lpm"), "requests": 4, "seconds": 10.0,
-            "prompt_tokens": 100, "output_tokens": 4, "hit_tokens": 50, "best_hit_tokens": 80,
-            "first_token_seconds": (1.0,), "decode_seconds": 2.0, "prefill_operations": 30.0, "cache_seconds": 0.01,
-            "worst_skips": 0,
-        }
-        | changes
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "workload": "few-shot", "setup": Setup("radix", 16, "lpm"), "requests": 4, "seconds": 10.0,
+        "prompt_tokens": 100, "output_tokens": 4, "hit_tokens": 50, "best_hit_tokens": 80,
+        "first_token_seconds": (1.0,), "decode_seconds": 2.0, "prefill_operations": 30.0, "cache_seconds": 0.01,
+        "worst_skips": 0,
+    }  # fmt: skip
+    return Measured(**given | changes)

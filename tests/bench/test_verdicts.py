@@ -82,7 +82,9 @@ def test_nothing_is_said_of_what_did_not_run() -> None:
 def result(**changes: Any) -> Result:
     workload = Workload("few-shot", "what it is", (Call((1,), 1),))
     peer = ChatReuse("llama.cpp", "2", 100, 25, 1.0, 4.0)
-    given = {"model": "m", "threads": 2, "clock": "cpu", "workloads": (workload,), "peers": (peer,), "left_out": None}
+    given: dict[str, Any] = {
+        "model": "m", "threads": 2, "clock": "cpu", "workloads": (workload,), "peers": (peer,), "left_out": None,
+    }  # fmt: skip
     return Result(**given | {"runs": (without("few-shot"), measured())} | changes)
 
 

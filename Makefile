@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-UPPER := tests/engine tests/server tests/cli tests/traces tests/lab
+UPPER := tests/engine tests/server tests/bench tests/cli tests/traces tests/lab
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help

@@ -23,7 +23,7 @@ LAYERS = (
     ("scheduler",),
     ("__init__",),
     ("engine", "lab"),
-    ("server",),
+    ("server", "bench"),
     ("cli",),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
@@ -31,7 +31,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Named for annotations alone, under `if TYPE_CHECKING`: (importer, imported).
 TYPES_ONLY = {("drawing", "tree")}
 
-WITH_EXTRAS = {"engine", "lab", "server", "cli", "traces"}
+WITH_EXTRAS = {"engine", "lab", "server", "bench", "cli", "traces"}
 """These may import what is not standard."""
 
 # Inside a folder: the layers of its files, lowest first. The interchangeable implementations of eviction/ and
@@ -80,10 +80,11 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("__init__",),
         ("say",),
         ("options", "tracing"),
-        ("serve", "demo", "generate", "replay", "curve"),
+        ("serve", "demo", "bench", "generate", "replay", "curve"),
         ("commands",),
         ("__main__",),
     ),
+    "bench": (("workloads", "best"), ("measure", "peer"), ("verdicts", "run"), ("report",), ("__init__",)),
 }
 # Imported when it runs, and not before: (importer, imported).
 LAZY = {("cli/__init__", "cli/commands")}

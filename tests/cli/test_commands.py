@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import builtins
+import json
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+import radixkv.bench.report
+import radixkv.bench.run
 import radixkv.cli
 import radixkv.server.demo
 import radixkv.server.process
 from radixkv import __version__
+from radixkv.bench.run import Result
 from radixkv.cli import say
 from radixkv.cli.commands import app
 from radixkv.engine import DEFAULT_MODEL, EngineConfig, UnsupportedModelError
 from radixkv.errors import RadixKVError
 from radixkv.server.config import ServerConfig
 from radixkv.server.demo import DemoError
+from tests.tiny import tiny_model, tiny_tokenizer
 
 
 @pytest.fixture
@@ -149,6 +155,57 @@ def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(radixkv.server.demo, "run", fail)
     result = invoke("demo")
     assert (1, "radixkv: no luck\n") == (result.exit_code, result.output)
+
+
+def test_bench_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And prints what comes back: tables, or JSON alone on standard output, or both."""
+    calls: list[Any] = []
+    found = Result("m", 2, "cpu", (), (), (), None)
+
+    def run(model: str | None, **how: Any) -> Result:
+        calls.append((model, how.pop("on_workload") is radixkv.bench.report.show_workload, how))
+        return found
+
+    monkeypatch.setattr(radixkv.bench.run, "run", run)
+    path = tmp_path / "out.json"
+    options = ("--model", "m", "--only", "agent", "--only", "few-shot", "--full", "--clock", "cpu", "--no-peer")
+    result = invoke("bench", *options, "--json", str(path))
+
+    assert (0, "m, 2 threads, seconds of the cpu clock\n") == (result.exit_code, result.output)
+    asked = {"only": ["agent", "few-shot"], "full": True, "processor_time": True, "peer": False}
+    assert [("m", True, asked)] == calls
+    assert "m" == json.loads(path.read_text())["model"]
+    assert json.loads(path.read_text()) == json.loads(invoke("bench", "--json", "-").stdout)
+    assert (None, False) == calls[1][:2]
+    assert {"only": (), "full": False, "processor_time": False, "peer": True} == calls[1][2]
+    result = invoke("bench", "--json", str(tmp_path / "none" / "out.json"))
+    assert 1 == result.exit_code
+    assert "radixkv: cannot write" in result.output
+
+
+def test_bench_refuses_a_workload_that_there_is_not() -> None:
+    """One line, before a model is loaded."""
+    result = invoke("bench", "--only", "chess")
+
+    assert 1 == result.exit_code
+    assert result.output.startswith("radixkv: unknown workload 'chess'; known: few-shot, ")
+    assert 1 == len(result.output.splitlines())
+
+
+def test_bench_with_a_tiny_model(tmp_path: Path) -> None:
+    """The real thing: JSON alone on standard output, the progress elsewhere; no llama.cpp for a model not its own."""
+    tiny_model(max_position_embeddings=4096).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    result = invoke("bench", "--model", str(tmp_path), "--only", "multi-turn", "--json", "-")
+    found = json.loads(result.stdout)
+
+    assert 0 == result.exit_code
+    assert "multi-turn, radix 1 lpm" in result.stderr
+    assert ["none", "hash", "hash", "radix", "radix", "radix", "radix"] == [
+        run["setup"]["prefix_cache"] for run in found["runs"]
+    ]
+    assert found["left_out"].startswith("llama.cpp is left out")
+    assert all(run["of_best"] > 0.9 for run in found["runs"][1:])
 
 
 class Missing(RadixKVError, ImportError):

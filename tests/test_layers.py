@@ -40,7 +40,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "eviction": (("base",), (), ("__init__",)),
     "scheduler": (("base",), (), ("queue",), ("__init__",)),
     "traces": (("request",), (), ("__init__",)),
-    "lab": ((), ("__init__",)),
+    "lab": (("style",), (), ("__init__",)),
     "engine": (
         ("errors",),
         ("sampling", "kv_store", "text", "config", "snapshot", "default_model"),

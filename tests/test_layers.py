@@ -39,8 +39,19 @@ WITH_EXTRAS = {"engine", "lab", "server", "cli", "traces"}
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "eviction": (("base",), (), ("__init__",)),
     "scheduler": (("base",), (), ("queue",), ("__init__",)),
-    "traces": (("request",), (), ("__init__",)),
-    "lab": (("style",), (), ("__init__",)),
+    "traces": (("request", "source", "tokenizer"), ("base",), (), ("reading",), ("__init__",)),
+    "lab": (
+        ("style", "blocks", "histogram", "models"),
+        ("ages", "waiting", "reuse"),
+        ("curve", "optimum", "replay"),
+        ("grid",),
+        ("routing", "splits", "causes"),
+        ("fixes",),
+        ("doctor",),
+        ("pictures",),
+        ("report",),
+        ("__init__",),
+    ),
     "engine": (
         ("errors",),
         ("sampling", "kv_store", "text", "config", "snapshot", "default_model"),

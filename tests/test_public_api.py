@@ -40,6 +40,7 @@ ERRORS = {
     "BlockTableError",
     "InvariantError",
     "LockError",
+    "MissingExtraError",
     "NamespaceError",
     "NodeError",
     "OutOfBlocksError",

@@ -128,6 +128,14 @@ class TraceError(RadixKVError, ValueError):
         self.path, self.line, self.field = path, line, field
 
 
+class MissingExtraError(RadixKVError, ImportError):
+    """A part of radixkv was asked for whose packages are not installed; `extra` brings `package` along."""
+
+    def __init__(self, *, part: str, package: str, extra: str) -> None:
+        super().__init__(f"{part} needs the package {package!r}: pip install 'radixkv[{extra}]'")
+        self.part, self.package, self.extra = part, package, extra
+
+
 class InvariantError(RadixKVError):
     """`check_invariants` found a contradiction: a bug in radixkv, or somebody reached inside."""
 

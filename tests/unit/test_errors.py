@@ -99,7 +99,7 @@ def test_every_error_of_the_package_is_in_one_tree() -> None:
     """One except clause catches all that radixkv raises on purpose, and nothing else."""
     errors = [value for value in vars(radixkv).values() if isinstance(value, type) and issubclass(value, Exception)]
 
-    assert 15 == len(errors)
+    assert 16 == len(errors)
     assert all(issubclass(error, RadixKVError) for error in errors)
     assert {RadixKVError} == {base for error in errors for base in error.__mro__ if base.__name__ == "RadixKVError"}
     assert all(error.__doc__ for error in errors)

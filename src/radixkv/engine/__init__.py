@@ -7,13 +7,13 @@ from importlib.util import find_spec
 
 from radixkv.engine.errors import (
     EngineStoppedError,
-    MissingExtraError,
     ModelFilesError,
     ParameterError,
     PromptTooLongError,
     QueueFullError,
     UnsupportedModelError,
 )
+from radixkv.errors import MissingExtraError
 
 for _package in (
     "torch",

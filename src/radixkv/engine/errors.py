@@ -5,14 +5,6 @@ from __future__ import annotations
 from radixkv.errors import RadixKVError
 
 
-class MissingExtraError(RadixKVError, ImportError):
-    """A part of radixkv was asked for whose packages are not installed; `extra` brings `package` along."""
-
-    def __init__(self, *, part: str, package: str, extra: str) -> None:
-        super().__init__(f"{part} needs the package {package!r}: pip install 'radixkv[{extra}]'")
-        self.part, self.package, self.extra = part, package, extra
-
-
 class ModelFilesError(RadixKVError):
     """The files of a model could not be had, or are not what they should be."""
 

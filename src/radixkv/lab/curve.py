@@ -1,0 +1,113 @@
+"""The hit rate of an LRU prefix cache at every capacity, exactly, in one pass over a trace."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from radixkv.lab.reuse import Reuse, ReuseStack
+from radixkv.traces import Request
+
+Observer: TypeAlias = Callable[[int, Request, list[Reuse]], None]
+"""Hears of every request: its number from 0, itself, and what it reuses."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LruCurve:
+    """How many tokens an LRU cache that evicts single blocks saves, by its capacity in blocks."""
+
+    block_size: int
+    """Tokens a block."""
+    requests: int
+    input_tokens: int
+    """Tokens of all prompts."""
+    unique_blocks: int
+    """Distinct blocks of the trace: a cache of so many evicts nothing."""
+    hit_tokens: npt.NDArray[np.int64]
+    """Prompt tokens found cached, at capacities of 0, 1, … `unique_blocks` blocks."""
+
+    def hit_rate(self, blocks: int) -> float:
+        """Hit tokens over input tokens at that capacity; 0.0 for an empty trace. O(1)."""
+        found = int(self.hit_tokens[min(blocks, self.unique_blocks)])
+        return found / self.input_tokens if self.input_tokens else 0.0
+
+    @property
+    def ceiling(self) -> float:
+        """The hit rate without evictions: no policy and no memory can give more."""
+        return self.hit_rate(self.unique_blocks)
+
+    def blocks_for(self, hit_rate: float) -> int | None:
+        """The smallest capacity with at least that hit rate; None if it is above the ceiling. O(log blocks)."""
+        wanted = int(np.searchsorted(self.hit_tokens, hit_rate * self.input_tokens))
+        return wanted if wanted <= self.unique_blocks else None
+
+    def cliffs(self, *, more_memory: float = 0.1, gain: float = 0.1) -> list[Cliff]:
+        """Where a little more memory gains much: at most `more_memory` more, at least `gain` in hit rate. O(blocks).
+
+        Steepest first, each narrowed to where nine tenths of its gain come about, and none next to a steeper one.
+        """
+        if not self.input_tokens:
+            return []
+        rates = self.hit_tokens / self.input_tokens
+        below = np.arange(self.unique_blocks + 1)
+        above = np.minimum(np.maximum(below + 1, (below * (1 + more_memory)).astype(np.int64)), self.unique_blocks)
+        gains = rates[above] - rates[below]
+        found: list[Cliff] = []
+        while gains.max() >= gain:
+            steepest = int(gains.argmax())
+            low, high = steepest, int(above[steepest])
+            tenth = gains[steepest] / 20
+            start = int(np.searchsorted(rates, rates[low] + tenth, side="right")) - 1
+            stop = int(np.searchsorted(rates, rates[high] - tenth))
+            found.append(Cliff(start, stop, self.hit_rate(start), self.hit_rate(stop)))
+            gains[(below <= high) & (above >= low)] = 0.0  # its own neighbours
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Cliff:
+    """Two capacities close to each other whose hit rates are far apart."""
+
+    blocks: int
+    """The capacity that is a little too small."""
+    enough: int
+    """The one that is not."""
+    hit_rate: float
+    """At `blocks`."""
+    hit_rate_with_enough: float
+
+
+def lru_curve(requests: Iterable[Request], block_size: int, *, observe: Observer | None = None) -> LruCurve:
+    """The exact curve of a trace. O(tokens) at `memcmp` speed and O(log requests) a request; see `ReuseStack`.
+
+    Args:
+        requests: the trace, read once.
+        block_size: tokens a block, a whole multiple of the trace's span.
+        observe: hears of every request what it reuses, say `Optimum.add`.
+
+    Raises:
+        SizeError: a block size below 1.
+        SpanError: blocks that the trace cannot tell.
+    """
+    stack = ReuseStack(block_size)
+    # One more hit block at a capacity of `above + 1`, one more again at each of the next: +1 there, -1 behind the run.
+    steps = array("q")
+    input_tokens = 0
+    for number, request in enumerate(requests):
+        runs = stack.use(request)
+        input_tokens += request.input_tokens
+        if len(steps) < stack.unique_blocks + 2:
+            steps.frombytes(bytes(8 * (2 * stack.unique_blocks + 2 - len(steps))))
+        for start, stop, _, above in runs:
+            steps[above + 1] += 1
+            steps[above + 1 + stop - start] -= 1
+        if observe:
+            observe(number, request, runs)
+    unique = stack.unique_blocks
+    hit_blocks = np.cumsum(np.cumsum(np.frombuffer(steps, np.int64)[: unique + 1])) if steps else np.zeros(1, np.int64)
+    return LruCurve(block_size, stack.requests, input_tokens, unique, hit_blocks * block_size)

@@ -1,0 +1,237 @@
+"""A trace through the caches themselves, one request after the other, at chosen settings.
+
+```text
+trace ──> the order's choice of those that wait ──> match, lock, evict what is short, insert, unlock ──> counts
+```
+
+The rules, all of them:
+
+- A request is served whole before the next one starts, and nothing else takes room: the cache has all the blocks.
+- Nothing is warm at first, and every request counts.
+- The blocks computed whole are cached: those of the prompt and then, where the trace has the answer's tokens, those of
+  prompt and answer but for the token sampled last. A block that is not full takes no room.
+- Of a prompt with more blocks than the capacity, the head that fits is cached.
+
+With `cache="hash"` and `eviction="lru"` that is, to the token, what `radixkv.lab.curve` computes for every capacity.
+The radix cache evicts whole leaves, so more than it must.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from radixkv.cache import PrefixCache
+from radixkv.errors import UnknownNameError
+from radixkv.eviction import make_policy
+from radixkv.hash_cache import HashCache
+from radixkv.keys import TokenKey, check_size
+from radixkv.lab.ages import BlockAges
+from radixkv.lab.blocks import BlockWords, finished_key, prompt_key
+from radixkv.lab.histogram import Histogram
+from radixkv.lab.waiting import RequestWindow
+from radixkv.radix_cache import RadixCache
+from radixkv.scheduler import ORDERS
+from radixkv.traces import Request
+from radixkv.types import PrefixStats
+
+
+def _radix(block_size: int, eviction: str) -> PrefixCache[Any]:
+    return RadixCache(block_size, eviction=eviction)
+
+
+def _hash(block_size: int, eviction: str) -> PrefixCache[Any]:
+    # No answer depends on the secret; with one for all, caches of one block size share the hashes kept with a key.
+    return HashCache(block_size, eviction=eviction, secret=b"radixkv.lab")
+
+
+CACHES: Final[Mapping[str, Callable[[int, str], PrefixCache[Any]]]] = {"hash": _hash, "radix": _radix}
+"""Every cache by the name that `ReplayConfig.cache` takes; made of a block size and a policy's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayConfig:
+    """One setting to replay a trace at.
+
+    Raises:
+        SizeError: a number below 1.
+        UnknownNameError: no such cache, policy or order.
+    """
+
+    blocks: int
+    """Capacity."""
+    block_size: int
+    """Tokens a block."""
+    cache: str = "radix"
+    """A name of `CACHES`."""
+    eviction: str = "lru"
+    """A name of `radixkv.POLICIES`."""
+    order: str = "fcfs"
+    """A name of `radixkv.scheduler.ORDERS`."""
+    window: int = 64
+    """How many requests wait at a time for the order to choose from (`RequestWindow`); with `fcfs`, no matter."""
+
+    def __post_init__(self) -> None:
+        for name in ("blocks", "block_size", "window"):
+            check_size(name, getattr(self, name), 1)
+        make_policy(self.eviction)
+        for kind, given, table in (("cache", self.cache, CACHES), ("queue order", self.order, ORDERS)):
+            if given not in table:
+                raise UnknownNameError(kind=kind, name=given, known=tuple(sorted(table)))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What came of one setting."""
+
+    config: ReplayConfig
+    requests: int
+    input_tokens: int
+    """Tokens of all prompts."""
+    input_squares: int
+    """The sum of the squares of each prompt's tokens: what attention costs goes by it."""
+    hit_tokens: int
+    """Prompt tokens found cached, which need no prefill."""
+    hit_squares: int
+    """The sum of the squares of each prompt's hit tokens."""
+    stats: PrefixStats
+    """The cache's own counters: insertions, evictions, why lookups missed."""
+    lifetime: Histogram
+    """Of evicted blocks, the requests from insertion to eviction."""
+    idle: Histogram
+    """Of evicted blocks, the requests from last use to eviction."""
+    reuse_gap: Histogram
+    """Of hit blocks, the requests since the use before."""
+    lifetime_ms: Histogram
+    """The same three in milliseconds of the trace's clock; empty where it has none."""
+    idle_ms: Histogram
+    reuse_gap_ms: Histogram
+
+    @property
+    def hit_rate(self) -> float:
+        """Hit tokens over input tokens; 0.0 for an empty trace."""
+        return self.hit_tokens / self.input_tokens if self.input_tokens else 0.0
+
+
+def replay(requests: Iterable[Request], configs: Sequence[ReplayConfig]) -> list[ReplayResult]:
+    """Replay a trace at every setting, in one pass over it. Memory grows with the capacities, not with the trace.
+
+    Costs what the caches cost; the trace is decoded once for all.
+
+    Raises:
+        SpanError: blocks that the trace cannot tell.
+
+    >>> cycle = [Request(TokenKey([prefix, 0]), 2) for prefix in (1, 2, 3) * 3]
+    >>> [result.hit_tokens for result in replay(cycle, [ReplayConfig(blocks, block_size=1) for blocks in (3, 6)])]
+    [0, 6]
+    """
+    replays = [_Replay(config) for config in configs]
+    for request in requests:
+        for one in replays:
+            one.arrive(request)
+    return [one.finish() for one in replays]
+
+
+class _Replay:
+    """One setting, told the requests of a trace one by one."""
+
+    def __init__(self, config: ReplayConfig) -> None:
+        self._config = config
+        self._words = BlockWords(config.block_size)
+        self._cache: PrefixCache[Any] | None = None  # its block size, in words, is known with the first request
+        self._window: RequestWindow | None = None
+        self._ages = BlockAges()
+        self._requests = 0
+        self._input_tokens = self._input_squares = self._hit_tokens = self._hit_squares = 0
+
+    def arrive(self, request: Request) -> None:
+        """Take the trace's next request in, and serve the one whose turn it is."""
+        config = self._config
+        words = self._words.of(request)
+        if self._cache is None:
+            self._cache = CACHES[config.cache](words, config.eviction)
+            if config.order != "fcfs":
+                self._window = RequestWindow(
+                    self._cache, order=config.order, window=config.window, blocks=config.blocks
+                )
+        served = self._window.push(request) if self._window else request
+        if served:
+            self._serve(self._cache, served)
+
+    def finish(self) -> ReplayResult:
+        """Serve those that wait, and say what came of it all."""
+        while self._cache and self._window and (request := self._window.pop()):
+            self._serve(self._cache, request)
+        ages = self._ages
+        ages.settle()
+        stats = self._cache.stats if self._cache else PrefixStats()
+        return ReplayResult(
+            config=self._config,
+            requests=self._requests,
+            input_tokens=self._input_tokens,
+            input_squares=self._input_squares,
+            hit_tokens=self._hit_tokens,
+            hit_squares=self._hit_squares,
+            # Of an id for many tokens the cache knows one word.
+            stats=replace(stats, query_tokens=self._input_tokens, hit_tokens=self._hit_tokens),
+            lifetime=ages.lifetime,
+            idle=ages.idle,
+            reuse_gap=ages.reuse_gap,
+            lifetime_ms=ages.lifetime_ms,
+            idle_ms=ages.idle_ms,
+            reuse_gap_ms=ages.reuse_gap_ms,
+        )
+
+    def _serve(self, cache: PrefixCache[Any], request: Request) -> None:
+        match = cache.match_prefix(request.prompt, request.namespace)
+        input_tokens, hit_tokens = request.input_tokens, match.matched_tokens * request.span
+        self._requests += 1
+        self._input_tokens += input_tokens
+        self._input_squares += input_tokens * input_tokens
+        self._hit_tokens += hit_tokens
+        self._hit_squares += hit_tokens * hit_tokens
+        self._ages.tick(request.timestamp)
+        self._ages.used(match.blocks)
+        cache.lock(match.node)
+        searched = max(len(request.prompt) - 1, 0) // cache.block_size
+        held = _Held(match.node, match.blocks)
+        held = self._keep(cache, prompt_key(request), request.namespace, held, searched)
+        if finished := finished_key(request):
+            held = self._keep(cache, finished, request.namespace, held, len(held.blocks))
+        cache.unlock(held.node)
+
+    def _keep(self, cache: PrefixCache[Any], key: TokenKey, namespace: str | None, held: _Held, searched: int) -> _Held:
+        """Cache the full blocks of `key` as far as they fit, and hold them instead of `held`, which it begins with.
+
+        Behind the `searched` blocks there may be some that are cached and not held: those need no room.
+        """
+        size, cached, capacity = cache.block_size, len(held.blocks), self._config.blocks
+        count = min(len(key) // size, capacity)
+        if count <= cached:
+            return held
+        if len(key) // size > count:
+            key = key.prefix(count * size)
+        known = cached
+        if cached >= searched:  # a token more, since a match leaves the last one out
+            known = cache.match_length(key.prefix(count * size).extended((0,)), namespace) // size
+        short = cache.cached_blocks + count - known - capacity
+        if short > 0:
+            self._ages.evicted(cache.evict(short))
+        blocks = held.blocks + self._ages.allocate(count - cached)
+        inserted = cache.insert(key, blocks, namespace)
+        if inserted.duplicates:
+            self._ages.free(inserted.duplicates)
+            blocks = cache.path_blocks(inserted.node)
+            self._ages.used(blocks[cached:known])
+        cache.lock(inserted.node)
+        cache.unlock(held.node)
+        return _Held(inserted.node, blocks)
+
+
+class _Held(NamedTuple):
+    """A cached prefix under lock."""
+
+    node: Any
+    blocks: array[int]

@@ -39,13 +39,14 @@ WITH_EXTRAS = {"engine", "lab", "server", "cli", "traces"}
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "eviction": (("base",), (), ("__init__",)),
     "scheduler": (("base",), (), ("queue",), ("__init__",)),
-    "traces": (("request", "source", "tokenizer"), ("base",), (), ("reading",), ("__init__",)),
+    "traces": (("request", "source", "tokenizer"), ("base",), ("chatml",), (), ("reading", "writing"), ("__init__",)),
     "lab": (
         ("style", "blocks", "histogram", "models"),
         ("ages", "waiting", "reuse"),
         ("curve", "optimum", "replay"),
         ("grid",),
-        ("routing", "splits", "causes"),
+        ("routing", "splits"),
+        ("causes",),
         ("fixes",),
         ("doctor",),
         ("pictures",),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from radixkv.errors import TokenError
 from radixkv.keys import TokenKey
 from radixkv.traces.request import Request
 from radixkv.traces.tokenizer import Tokenizer
+
+_WALLS: Final = ("model", "lora_path", "namespace", "cache_salt")
 
 Record: TypeAlias = Mapping[str, Any]
 """A line's JSON object."""
@@ -52,16 +54,27 @@ class TraceReader(Protocol):
         ...
 
 
+def decoded(line: bytes) -> str:
+    """The text of a line.
+
+    Raises:
+        BadLineError: it is not UTF-8.
+    """
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise BadLineError(f"not UTF-8: byte {error.start} of the line is 0x{line[error.start]:02x}") from None
+
+
 def parse(line: bytes) -> Record:
     """The JSON object on a line.
 
     Raises:
         BadLineError: it is not UTF-8, not JSON, or not an object.
     """
+    text = decoded(line)
     try:
-        record = json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        raise BadLineError(f"not UTF-8: byte {error.start} of the line is 0x{line[error.start]:02x}") from None
+        record = json.loads(text)
     except json.JSONDecodeError as error:
         raise BadLineError(f"not JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
@@ -125,6 +138,23 @@ def string(record: Record, field: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise BadLineError(f"expected a string, got {shown(record, field)}", field=field)
+
+
+def namespace(record: Record) -> str | None:
+    """What walls a request off from others: all of `model`, `lora_path`, `namespace` and `cache_salt` that it has.
+
+    Another model, another adapter and another salt never share K and V.
+
+    >>> namespace({"namespace": "a"}), namespace({"model": "m", "cache_salt": "s"}), namespace({})
+    ('a', "model='m' cache_salt='s'", None)
+
+    Raises:
+        BadLineError: one of them is no string.
+    """
+    walls = {field: wall for field in _WALLS if (wall := string(record, field)) is not None}
+    if walls.keys() == {"namespace"}:
+        return walls["namespace"]
+    return " ".join(f"{field}={wall!r}" for field, wall in walls.items()) or None
 
 
 def token_key(value: object, field: str) -> TokenKey:

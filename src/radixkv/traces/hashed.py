@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 from radixkv.errors import TokenError
 from radixkv.keys import TokenKey
-from radixkv.traces.base import BadLineError, Record, brief, integer, kind, looks_like, parse, seconds, shown, string
+from radixkv.traces.base import BadLineError, Record, brief, integer, kind, looks_like, namespace, parse, seconds, shown
 from radixkv.traces.request import Request
 from radixkv.traces.tokenizer import Tokenizer
 
@@ -72,7 +72,7 @@ class HashReader:
                 output_tokens=integer(record, "output_length", default=0),
                 span=self.span,
                 timestamp=seconds(record, unit=self.time_unit),
-                namespace=string(record, "namespace"),
+                namespace=namespace(record),
             ),
         )
 

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from radixkv.errors import TraceError, UnknownNameError
 from radixkv.traces.base import BadLineError, TraceReader
 from radixkv.traces.hashed import BailianReader, MooncakeReader
+from radixkv.traces.openai import OpenAIReader
 from radixkv.traces.request import Request
 from radixkv.traces.source import Progress, numbered_lines, size_of
 from radixkv.traces.text import TextReader
@@ -19,6 +20,7 @@ from radixkv.traces.tokens import TokensReader
 READERS: Final[Mapping[str, type[TraceReader]]] = {
     "bailian": BailianReader,
     "mooncake": MooncakeReader,
+    "openai": OpenAIReader,
     "text": TextReader,
     "tokens": TokensReader,
 }

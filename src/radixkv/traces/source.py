@@ -8,14 +8,15 @@ import os
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any, Final, TypeAlias, cast
 
 from radixkv.errors import MissingExtraError, TraceError
 
-STDIN: Final = "-"
-"""The path that means standard input."""
+STDIO: Final = "-"
+"""The path that means standard input, or output."""
 
 Progress: TypeAlias = Callable[[int], object]
 """Hears how many bytes of a file were read since the last time, as they are on disk."""
@@ -52,21 +53,34 @@ def numbered_lines(path: str, progress: Progress | None = None) -> Iterator[tupl
 def size_of(path: str) -> int | None:
     """Bytes of a file as it is on disk; None where nobody knows, as of a pipe or a file that cannot be read."""
     try:
-        status = os.fstat(sys.stdin.fileno()) if path == STDIN else os.stat(path)
+        status = os.fstat(sys.stdin.fileno()) if path == STDIO else os.stat(path)
     except (OSError, ValueError):  # ValueError: a path with a NUL, or a standard input that is no file
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
+def import_zstandard() -> ModuleType:
+    """The package, imported where a file asks for it.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import zstandard  # noqa: PLC0415
+    except ImportError:
+        raise MissingExtraError(part="a file compressed with zstandard", package="zstandard", extra="lab") from None
+    return zstandard
+
+
 def _opened(path: str) -> AbstractContextManager[io.BufferedReader]:
-    return nullcontext(cast("io.BufferedReader", sys.stdin.buffer)) if path == STDIN else open(path, "rb")
+    return nullcontext(cast("io.BufferedReader", sys.stdin.buffer)) if path == STDIO else open(path, "rb")
 
 
-def _decompressed(file: io.BufferedReader, progress: Progress | None) -> io.BufferedReader:
+def _decompressed(file: io.BufferedReader, progress: Progress | None) -> Iterable[bytes]:
     head = file.read(len(_ZSTD))
     raw = _Counted(head, file, progress)
     if head.startswith(_GZIP):
-        return io.BufferedReader(gzip.GzipFile(fileobj=io.BufferedReader(raw, _CHUNK)), _CHUNK)
+        return gzip.GzipFile(fileobj=io.BufferedReader(raw, _CHUNK))
     if head == _ZSTD:
         return io.BufferedReader(_Zstd(raw), _CHUNK)
     return io.BufferedReader(raw, _CHUNK)
@@ -94,13 +108,9 @@ class _Zstd(io.RawIOBase):
     """The content of a zstandard file, frame after frame; one that ends inside a frame is an `EOFError`."""
 
     def __init__(self, source: io.RawIOBase) -> None:
-        try:
-            import zstandard  # noqa: PLC0415  # only where a file asks for it
-        except ImportError:
-            raise MissingExtraError(part="a .zst file", package="zstandard", extra="lab") from None
         self._source = source
-        self._zstandard = zstandard
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._zstandard = import_zstandard()
+        self._frame = self._zstandard.ZstdDecompressor().decompressobj()
         self._inside = False
         self._content = b""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from radixkv.traces.base import BadLineError
+from radixkv.traces.base import BadLineError, decoded
 from radixkv.traces.request import Request
-from radixkv.traces.tokenizer import Tokenizer
+from radixkv.traces.tokenizer import Tokenizer, TokenizerError
 
 
 class TextReader:
@@ -22,20 +22,22 @@ class TextReader:
 
     @staticmethod
     def fits(line: bytes) -> bool:
-        """It is UTF-8, and neither JSON nor the start of it."""
+        """It is UTF-8, and neither JSON of some other kind nor the start of it."""
         try:
-            text = line.decode()
-            return not text.lstrip().startswith("{") and not isinstance(json.loads(text), list | dict)
-        except UnicodeDecodeError:
+            text = decoded(line).strip()
+            return text != "[" and not text.startswith("{") and not isinstance(json.loads(text), list)
+        except BadLineError:
             return False
         except (ValueError, RecursionError):
             return True
 
     def read(self, line: bytes) -> tuple[Request]:
         """The request of a line."""
+        text = decoded(line).rstrip("\r\n")
         try:
-            text = line.decode().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise BadLineError(f"not UTF-8: byte {error.start} of the line is 0x{line[error.start]:02x}") from None
-        prompt = self._tokenizer.encode(text)
+            prompt = self._tokenizer.encode(text)
+        except TokenizerError as error:
+            raise BadLineError(str(error)) from None
+        if not prompt:
+            raise BadLineError("the tokenizer makes no token of it")
         return (Request(prompt=prompt, input_tokens=len(prompt), text=text),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from radixkv.traces.base import BadLineError, integer, looks_like, parse, seconds, string, token_key
+from radixkv.traces.base import BadLineError, integer, looks_like, namespace, parse, seconds, string, token_key
 from radixkv.traces.request import Request
 from radixkv.traces.tokenizer import Tokenizer
 
@@ -42,7 +42,7 @@ class TokensReader:
                 output_tokens=output_tokens,
                 output=output,
                 timestamp=seconds(record),
-                namespace=string(record, "namespace"),
+                namespace=namespace(record),
                 text=string(record, "text"),
             ),
         )

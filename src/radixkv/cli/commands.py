@@ -8,6 +8,7 @@ import typer
 
 from radixkv import __version__
 from radixkv.cli.demo import demo
+from radixkv.cli.replay import replay
 from radixkv.cli.serve import serve
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(demo)
+app.command()(replay)
 
 
 def _version(wanted: bool) -> None:  # typer calls it so

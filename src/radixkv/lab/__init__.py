@@ -1,1 +1,40 @@
-"""The lab: what a trace says about prefix caching. No engine, no torch."""
+"""The lab: what a trace says about prefix caching. No engine, no torch; needs `radixkv[lab]`."""
+
+from radixkv.lab.blocks import SpanError, default_block_size
+from radixkv.lab.curve import Cliff, LruCurve, lru_curve
+from radixkv.lab.grid import replay_grid
+from radixkv.lab.histogram import Histogram
+from radixkv.lab.models import MODELS, ModelConfigError, ModelCost, Roofline, find_model
+from radixkv.lab.optimum import Optimum
+from radixkv.lab.replay import ReplayConfig, ReplayResult, replay
+from radixkv.lab.reuse import Reuse, ReuseStack
+from radixkv.lab.rows import curve_point, replay_row
+from radixkv.lab.sizes import USUAL_SHARES, ShareError, Sizes
+from radixkv.lab.source import TraceFiles
+
+__all__ = [
+    "MODELS",
+    "USUAL_SHARES",
+    "Cliff",
+    "Histogram",
+    "LruCurve",
+    "ModelConfigError",
+    "ModelCost",
+    "Optimum",
+    "ReplayConfig",
+    "ReplayResult",
+    "Reuse",
+    "ReuseStack",
+    "Roofline",
+    "ShareError",
+    "Sizes",
+    "SpanError",
+    "TraceFiles",
+    "curve_point",
+    "default_block_size",
+    "find_model",
+    "lru_curve",
+    "replay",
+    "replay_grid",
+    "replay_row",
+]

@@ -10,9 +10,14 @@ searched   |    block 0    |    block 1    |            (input_tokens - 1) // 8:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from radixkv.errors import RadixKVError
 from radixkv.keys import TokenKey, check_size
 from radixkv.traces import Request
+
+_USUAL_BLOCK_SIZE: Final = 16
 
 
 class SpanError(RadixKVError, ValueError):
@@ -21,6 +26,16 @@ class SpanError(RadixKVError, ValueError):
     def __init__(self, reason: str, *, block_size: int, span: int) -> None:
         super().__init__(reason)
         self.block_size, self.span = block_size, span
+
+
+def default_block_size(requests: Iterable[Request]) -> int:
+    """What an id of the trace stands for; 16 where it has the tokens themselves, or is empty. Reads one request.
+
+    >>> default_block_size([Request(TokenKey([7, 9]), input_tokens=1000, span=512)])
+    512
+    """
+    first = next(iter(requests), None)
+    return first.span if first and first.span > 1 else _USUAL_BLOCK_SIZE
 
 
 class BlockWords:

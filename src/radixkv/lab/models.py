@@ -1,1 +1,272 @@
-"""Models by what their K and V cost: bytes a token and FLOPs a prefill."""
+"""Models by what a prompt costs them: bytes of K and V a token, and FLOPs of a prefill.
+
+```text
+K and V of a token    attention with G kv heads of d      2 · G · d numbers a layer      (MHA: G = heads; GQA: fewer)
+                      latent attention (MLA)              kv_lora_rank + rope dimensions a layer, once for all heads
+                      a sliding window of w               the same, but of the last w tokens of a prompt alone
+FLOPs of a prefill    2 · P · (N - c)  +  2 · L · heads · d · (N² - c²)         N tokens, the first c cached
+```
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from radixkv.errors import RadixKVError, UnknownNameError
+from radixkv.keys import check_size
+
+
+class ModelConfigError(RadixKVError, ValueError):
+    """A `config.json` that does not say what its K and V cost; `field` is the one at fault, None for the whole."""
+
+    def __init__(self, reason: str, *, path: str, field: str | None = None) -> None:
+        super().__init__(f"{path}: {reason}" if field is None else f"{path}: {field}: {reason}")
+        self.path, self.field = path, field
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCost:
+    """What a model's prompts cost."""
+
+    parameters: float
+    """That a token goes through: of a mixture of experts, the active ones."""
+    heads: int
+    head_dim: float
+    """Of attention scores and values; the mean where they differ."""
+    kv_numbers: int
+    """Numbers that a token leaves in one layer's cache: 2 · kv heads · head dim, or the latent's width."""
+    windows: tuple[int | None, ...]
+    """For each layer that keeps K and V, the tokens it looks back; None for all."""
+    kv_bytes: float = 2
+    """Bytes a number in the cache."""
+
+    def token_bytes(self, context: int | None = None) -> float:
+        """Bytes of K and V a token, of a prompt of `context` tokens: there a sliding layer keeps its window alone.
+
+        Without a context every layer keeps every token, as caches do that free nothing behind the window.
+
+        >>> find_model("llama-3.1-8b").token_bytes()
+        131072
+        >>> gemma = find_model("gemma-3-27b")
+        >>> gemma.token_bytes(), gemma.token_bytes(context=65_536)
+        (507904, 88576.0)
+        """
+        per_layer = self.kv_numbers * self.kv_bytes
+        if context is None:
+            return per_layer * len(self.windows)
+        check_size("context", context, 1)
+        return per_layer * sum(1 if window is None else min(window, context) / context for window in self.windows)
+
+    def blocks_in(self, memory: int, block_size: int, context: int | None = None) -> int:
+        """How many blocks of K and V fit in `memory` bytes.
+
+        >>> find_model("llama-3.1-70b").blocks_in(40 * 2**30, block_size=16)
+        8192
+        """
+        return int(memory // (block_size * self.token_bytes(context)))
+
+    def prefill_flops(self, tokens: int, squares: int) -> float:
+        """FLOPs of a prefill of so many tokens, `squares` being the sum of the squares of the prompts' lengths.
+
+        Those of cached prefixes are what a cache saves. A layer with a sliding window w is counted as
+        4 · heads · d · w a token, so as if every token had a whole window before it.
+        """
+        full = sum(window is None for window in self.windows)
+        looked_back = sum(window for window in self.windows if window is not None)
+        attention = 2 * full * squares + 4 * looked_back * tokens
+        return 2 * self.parameters * tokens + self.heads * self.head_dim * attention
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """How long a prefill takes on one GPU, if arithmetic is all it waits for.
+
+    Raises:
+        ValueError: a peak that is not above 0, or a utilisation that is not above 0 and up to 1.
+
+    >>> roofline = Roofline(find_model("llama-3.1-8b"), peak_flops=1e15, utilisation=0.5)
+    >>> round(roofline.seconds(tokens=8192, squares=8192**2), 2)
+    0.3
+    """
+
+    model: ModelCost
+    peak_flops: float = 989e12
+    """A second; the default is an H100's, dense bfloat16."""
+    utilisation: float = 0.5
+    """The share of the peak that a prefill reaches."""
+
+    def __post_init__(self) -> None:
+        if not self.peak_flops > 0:
+            raise ValueError(f"peak_flops must be above 0, got {self.peak_flops}")
+        if not 0 < self.utilisation <= 1:
+            raise ValueError(f"utilisation must be above 0 and up to 1, got {self.utilisation}")
+
+    def seconds(self, tokens: int, squares: int) -> float:
+        """Of one GPU, for `ModelCost.prefill_flops`."""
+        return self.model.prefill_flops(tokens, squares) / (self.peak_flops * self.utilisation)
+
+
+def _dense(parameters: float, layers: int, heads: int, kv_heads: int, head_dim: int) -> ModelCost:
+    return ModelCost(parameters, heads, head_dim, 2 * kv_heads * head_dim, (None,) * layers)
+
+
+def _sliding(
+    parameters: float, layers: int, heads: int, kv_heads: int, head_dim: int, *, window: int, full_every: int
+) -> ModelCost:
+    windows = tuple(None if (layer + 1) % full_every == 0 else window for layer in range(layers))
+    return ModelCost(parameters, heads, head_dim, 2 * kv_heads * head_dim, windows)
+
+
+# Parameters are those that a token goes through, as the models' own cards give them.
+MODELS: Final[Mapping[str, ModelCost]] = {
+    "deepseek-v3": ModelCost(37e9, 128, (192 + 128) / 2, 512 + 64, (None,) * 61),
+    "gemma-2-9b": _sliding(9.24e9, 42, 16, 8, 256, window=4096, full_every=2),
+    "gemma-3-12b": _sliding(12.2e9, 48, 16, 8, 256, window=1024, full_every=6),
+    "gemma-3-27b": _sliding(27.4e9, 62, 32, 16, 128, window=1024, full_every=6),
+    "gpt-oss-120b": _sliding(5.1e9, 36, 64, 8, 64, window=128, full_every=2),
+    "gpt-oss-20b": _sliding(3.6e9, 24, 64, 8, 64, window=128, full_every=2),
+    "llama-3.1-405b": _dense(405.9e9, 126, 128, 8, 128),
+    "llama-3.1-70b": _dense(70.6e9, 80, 64, 8, 128),
+    "llama-3.1-8b": _dense(8.03e9, 32, 32, 8, 128),
+    "llama-3.2-1b": _dense(1.24e9, 16, 32, 8, 64),
+    "llama-3.2-3b": _dense(3.21e9, 28, 24, 8, 128),
+    "mistral-7b-v0.3": _dense(7.25e9, 32, 32, 8, 128),
+    "mistral-small-24b": _dense(23.6e9, 40, 32, 8, 128),
+    "mixtral-8x22b": _dense(39.1e9, 56, 48, 8, 128),
+    "mixtral-8x7b": _dense(12.9e9, 32, 32, 8, 128),
+    "phi-4": _dense(14.7e9, 40, 40, 10, 128),
+    "qwen2.5-32b": _dense(32.8e9, 64, 40, 8, 128),
+    "qwen2.5-72b": _dense(72.7e9, 80, 64, 8, 128),
+    "qwen2.5-7b": _dense(7.62e9, 28, 28, 4, 128),
+    "qwen3-235b-a22b": _dense(22e9, 94, 64, 4, 128),
+    "qwen3-30b-a3b": _dense(3.3e9, 48, 32, 4, 128),
+    "qwen3-32b": _dense(32.8e9, 64, 64, 8, 128),
+    "qwen3-8b": _dense(8.19e9, 36, 32, 8, 128),
+}
+"""Well-known models by name; K and V in two bytes a number."""
+
+
+def find_model(name: str) -> ModelCost:
+    """A model of `MODELS`, or of a Hugging Face `config.json`: the file, or the folder it is in.
+
+    Raises:
+        UnknownNameError: neither.
+        ModelConfigError: a config that does not say what its K and V cost.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    path = Path(name)
+    if path.is_dir():
+        path /= "config.json"
+    if not path.is_file():
+        raise UnknownNameError(kind="model (and no config.json)", name=name, known=tuple(sorted(MODELS)))
+    return read_config(path)
+
+
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "inner": ("intermediate_size", "ffn_dim", "n_inner"),
+    "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
+}
+_WITHOUT_KV: Final = frozenset({"linear_attention", "mamba", "conv", "recurrent"})
+_EVERY_OTHER: Final = frozenset({"gemma2"})
+"""Model types with a full layer after each sliding one whose configs do not say so."""
+
+
+def read_config(path: Path) -> ModelCost:
+    """What a Hugging Face `config.json` says a model costs; the parameters are an estimate from its shapes.
+
+    Raises:
+        ModelConfigError: not JSON, no config, or a field that is missing or cannot be.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelConfigError(f"cannot be read: {error}", path=str(path)) from None
+    if not isinstance(found, dict):
+        raise ModelConfigError("expected a JSON object", path=str(path))
+    inner = found.get("text_config")  # of a model that sees or hears, the part that makes tokens
+    return _Config({**found, **inner} if isinstance(inner, dict) else found, str(path)).cost()
+
+
+class _Config:
+    """A `config.json`, by what its fields are called in one family or another."""
+
+    def __init__(self, fields: Mapping[str, Any], path: str) -> None:
+        self._fields, self._path = fields, path
+
+    def cost(self) -> ModelCost:
+        heads, hidden = self._size("heads"), self._size("hidden")
+        head_dim = self._get("head_dim", 0) or hidden // heads
+        rank = self._get("kv_lora_rank", 0)
+        windows = self._windows()
+        if rank:
+            rope, value = self._get("qk_rope_head_dim", 0), self._get("v_head_dim", head_dim)
+            query = self._get("qk_nope_head_dim", 0) + rope
+            queries = self._get("q_lora_rank", 0)
+            into_queries = queries * (hidden + heads * query) if queries else hidden * heads * query
+            attention = into_queries + hidden * (rank + rope) + rank * heads * (query - rope + value)
+            attention += heads * value * hidden
+            kv_numbers, mean_dim = rank + rope, (query + value) / 2
+        else:
+            kv_heads = 1 if self._fields.get("multi_query") is True else self._size("kv_heads", heads)
+            attention = 2 * hidden * head_dim * (heads + kv_heads)
+            kv_numbers, mean_dim = 2 * kv_heads * head_dim, float(head_dim)
+        parameters = self._size("layers") * attention + self._feed_forward(hidden) + self._embeddings(hidden)
+        wide = self._fields.get("torch_dtype", self._fields.get("dtype")) == "float32"
+        return ModelCost(parameters, heads, mean_dim, kv_numbers, windows, kv_bytes=4 if wide else 2)
+
+    def _windows(self) -> tuple[int | None, ...]:
+        """The window of every layer that keeps K and V of its own."""
+        layers = self._size("layers")
+        window = self._get("sliding_window", 0) or None
+        if self._fields.get("use_sliding_window") is False:
+            window = None
+        kinds = self._fields.get("layer_types")
+        if not isinstance(kinds, list):
+            default = 2 if self._fields.get("model_type") in _EVERY_OTHER else layers + 1
+            full_every = self._get("sliding_window_pattern", default)
+            kinds = ["full" if window is None or (i + 1) % full_every == 0 else "sliding" for i in range(layers)]
+        own = kinds[: layers - self._get("num_kv_shared_layers", 0)]
+        return tuple(
+            window if str(kind).startswith("sliding") else None for kind in own if kind not in _WITHOUT_KV
+        )
+
+    def _feed_forward(self, hidden: int) -> int:
+        """Parameters that a token goes through: three matrices, of the dense layers and of the experts it is sent to."""
+        layers, inner = self._size("layers"), self._size("inner", 4 * hidden)
+        if not self._size("experts", 0):
+            return layers * 3 * hidden * inner
+        dense = self._get("first_k_dense_replace", 0)
+        experts = self._get("num_experts_per_tok", 1) + self._get("n_shared_experts", 0)
+        expert = self._get("moe_intermediate_size", inner)
+        return 3 * hidden * (dense * inner + (layers - dense) * experts * expert)
+
+    def _embeddings(self, hidden: int) -> int:
+        tied = self._fields.get("tie_word_embeddings", True) is not False
+        return self._get("vocab_size", 0) * hidden * (1 if tied else 2)
+
+    def _size(self, what: str, default: int | None = None) -> int:
+        """A size by any of its names."""
+        for name in _NAMES[what]:
+            if self._fields.get(name) is not None:
+                return self._get(name, 1)
+        if default is None:
+            raise ModelConfigError("missing", path=self._path, field=" or ".join(_NAMES[what]))
+        return default
+
+    def _get(self, name: str, default: int) -> int:
+        value = self._fields.get(name)
+        if value is None:
+            return default
+        if type(value) is not int or value < 0:
+            raise ModelConfigError(f"expected a number from 0 up, got {value!r}", path=self._path, field=name)
+        return value

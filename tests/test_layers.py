@@ -42,9 +42,10 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "traces": (("request", "source", "tokenizer"), ("base",), ("chatml",), (), ("reading", "writing"), ("__init__",)),
     "lab": (
         ("style", "blocks", "histogram", "models"),
-        ("ages", "waiting", "reuse"),
+        ("sizes",),
+        ("ages", "waiting", "reuse", "source"),
         ("curve", "optimum", "replay"),
-        ("grid",),
+        ("grid", "rows"),
         ("routing", "splits"),
         ("causes",),
         ("fixes",),

@@ -14,7 +14,9 @@ _TRACE: Final = "Trace"
 _SIZES: Final = "Sizes"
 OUTPUT: Final = "Output"
 
-Paths: TypeAlias = Annotated[list[str], typer.Argument(metavar="TRACE...", help="Files of one trace; - is standard input.")]
+Paths: TypeAlias = Annotated[
+    list[str], typer.Argument(metavar="TRACE...", help="Files of one trace; - is standard input.")
+]
 Format: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -26,7 +28,8 @@ Format: TypeAlias = Annotated[
     ),
 ]
 SkipBad: TypeAlias = Annotated[
-    bool, typer.Option("--skip-bad", help="Pass over lines that are no requests, and count them.", rich_help_panel=_TRACE)
+    bool,
+    typer.Option("--skip-bad", help="Pass over lines that are no requests, and count them.", rich_help_panel=_TRACE),
 ]
 Blocks: TypeAlias = Annotated[
     str | None, typer.Option(metavar="N,N…", help="Capacities in blocks.", rich_help_panel=_SIZES)
@@ -51,5 +54,7 @@ Context: TypeAlias = Annotated[
         rich_help_panel=_SIZES,
     ),
 ]
-Json: TypeAlias = Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - to standard output.")]
+Json: TypeAlias = Annotated[
+    str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - to standard output.")
+]
 Output: TypeAlias = Annotated[Path | None, typer.Option(metavar="PICTURE", help="Draw it: .png or .svg.")]

@@ -41,9 +41,7 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
             rich_help_panel=_SETTINGS,
         ),
     ] = None,
-    window: Annotated[
-        int, typer.Option(min=1, help="Requests that wait at a time for the order to choose from.")
-    ] = 64,
+    window: Annotated[int, typer.Option(min=1, help="Requests that wait at a time for the order to choose from.")] = 64,
     peak: Annotated[
         float, typer.Option(min=0.001, metavar="TFLOPS", help="Of the GPU.", rich_help_panel=_COST)
     ] = 989.0,

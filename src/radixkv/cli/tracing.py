@@ -27,6 +27,7 @@ T = TypeVar("T")
 STDIN: Final = "-"
 _UNITS: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
+
 def several(text: str | None, parse: Callable[[str], T], option: str) -> tuple[T, ...]:
     """The values of an option that takes several, with commas between them; none without the option.
 

@@ -236,9 +236,7 @@ class _Config:
             full_every = self._get("sliding_window_pattern", default)
             kinds = ["full" if window is None or (i + 1) % full_every == 0 else "sliding" for i in range(layers)]
         own = kinds[: layers - self._get("num_kv_shared_layers", 0)]
-        return tuple(
-            window if str(kind).startswith("sliding") else None for kind in own if kind not in _WITHOUT_KV
-        )
+        return tuple(window if str(kind).startswith("sliding") else None for kind in own if kind not in _WITHOUT_KV)
 
     def _feed_forward(self, hidden: int) -> int:
         """Parameters that a token goes through: three matrices, of the dense layers and of the experts it is sent to."""

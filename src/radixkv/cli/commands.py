@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from radixkv import __version__
+from radixkv.cli.curve import curve
 from radixkv.cli.demo import demo
 from radixkv.cli.replay import replay
 from radixkv.cli.serve import serve
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(demo)
 app.command()(replay)
+app.command()(curve)
 
 
 def _version(wanted: bool) -> None:  # typer calls it so

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -12,9 +13,6 @@ from radixkv.cli.say import fail, needs, one_of
 from radixkv.errors import RadixKVError
 from radixkv.eviction import POLICIES
 from radixkv.scheduler import ORDERS
-
-if TYPE_CHECKING:
-    from radixkv.lab import ModelCost
 
 _SETTINGS: Final = "Settings, several with commas between them"
 _COST: Final = "What a prefill costs"
@@ -76,18 +74,20 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
     try:
         with tracing.files(trace) as paths:
             source = TraceFiles(paths, trace_format, skip_bad)
-            configs, ceilings = [], []
+            configs: list[ReplayConfig] = []
+            ceilings: list[dict[str, Any]] = []
             for one in block_sizes or (default_block_size(source()),):
                 with tracing.reading(paths, "counting blocks") as progress:
                     requests = source(progress)
                     curve = lru_curve(requests, one)
+                if not ceilings:
+                    tracing.tell_what_was_passed_over(requests)
                 ceilings.append({"block_size": one, "unique_blocks": curve.unique_blocks, "ceiling": curve.ceiling})
                 capacities = sizes.in_blocks(one, curve.unique_blocks)
                 configs += [
-                    ReplayConfig(capacity, one, *names, window=window)
-                    for *names, capacity in product(caches, evictions, orders, capacities)
+                    ReplayConfig(capacity, one, cache=name, eviction=policy, order=queue, window=window)
+                    for name, policy, queue, capacity in product(caches, evictions, orders, capacities)
                 ]
-            tracing.tell_what_was_passed_over(requests)
             with tracing.working(f"replaying {len(configs)} settings"):
                 results = replay_grid(source, configs, workers=workers, ray=ray)
     except RadixKVError as error:
@@ -95,36 +95,48 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
     roofline = Roofline(found, peak * 1e12, utilisation) if found else None
     rows = [replay_row(result, roofline) for result in results]
     if json != tracing.STDIN:
-        _print(rows, ceilings, found)
+        _print(rows, ceilings, found.token_bytes(context) if found else None)
     if json:
         tracing.write_json({"rows": rows, "ceilings": ceilings}, json)
 
 
-def _print(rows: list[dict[str, Any]], ceilings: list[dict[str, Any]], model: ModelCost | None) -> None:
+def _print(rows: list[dict[str, Any]], ceilings: list[dict[str, Any]], token_bytes: float | None) -> None:
+    """One table; a setting that is the same in all rows stands above it."""
     from radixkv.cli import tracing  # noqa: PLC0415  # as above
+    from radixkv.lab import bytes_text  # noqa: PLC0415
 
-    head = ["cache", "eviction", "order", "block size", "blocks", *(["memory"] if model else []), "hit rate"]
-    head += ["tokens saved", *(["prefill saved", "GPU-hours saved"] if model else []), "evicted"]
-    head += ["lifetime", "idle before eviction", "reuse gap"]
-    table = []
-    for row in rows:
-        blocks, block_size = row["blocks"], row["block_size"]
-        cells = [row["cache"], row["eviction"], row["order"], f"{block_size}", f"{blocks:,}"]
-        if model:
-            cells.append(tracing.bytes_text(blocks * block_size * model.token_bytes()))
-        cells += [f"{row['hit_rate']:.4f}", f"{row['hit_tokens']:,}"]
-        if model:
-            cells += [f"{row['prefill_seconds_saved']:,.0f} s", f"{row['gpu_hours_saved']:,.2f}"]
-        cells.append(f"{row['evicted_blocks']:,}")
-        cells += [_median(row[age]) for age in ("lifetime", "idle_before_eviction", "reuse_gap")]
-        table.append(cells)
-    tracing.print_table(head, table, left=3)
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {}
+    fixed = []
+    for name, key in (("cache", "cache"), ("eviction", "eviction"), ("order", "order"), ("block size", "block_size")):
+        values = {row[key] for row in rows}
+        if len(values) > 1:
+            columns[name] = lambda row, key=key: str(row[key])  # type: ignore[misc]  # binds the key
+        else:
+            fixed.append(f"{name} {values.pop()}")
+    settings = len(columns)
+    columns["blocks"] = lambda row: f"{row['blocks']:,}"
+    if token_bytes is not None:
+        columns["memory"] = lambda row: bytes_text(row["blocks"] * row["block_size"] * token_bytes)
+    columns["hit rate"] = lambda row: f"{row['hit_rate']:.4f}"
+    columns["tokens saved"] = lambda row: f"{row['hit_tokens']:,}"
+    if token_bytes is not None:
+        columns["prefill saved"] = lambda row: f"{row['prefill_seconds_saved']:,.0f} s"
+        columns["GPU-hours"] = lambda row: f"{row['gpu_hours_saved']:,.2f}"
+    columns["evicted"] = lambda row: f"{row['evicted_blocks']:,}"
+    columns["lifetime"] = lambda row: _median(row["lifetime"])
+    columns["idle"] = lambda row: _median(row["idle_before_eviction"])
+    columns["reuse gap"] = lambda row: _median(row["reuse_gap"])
+    typer.echo(", ".join(fixed) + "\n" if fixed else "", nl=bool(fixed))
+    tracing.print_table(list(columns), [[cell(row) for cell in columns.values()] for row in rows], left=settings)
+    typer.echo()
     for found in ceilings:
         typer.echo(
             f"At {found['block_size']} tokens a block: {found['unique_blocks']:,} distinct blocks, "
             f"and a hit rate of {found['ceiling']:.4f} if nothing were ever evicted."
         )
-    typer.echo("Lifetime, idle time and reuse gap are medians, in requests and in the trace's own time.")
+    typer.echo(
+        "Lifetime and idle time of evicted blocks and reuse gap of hit ones: medians, in requests / by the trace's clock."
+    )
 
 
 def _median(age: dict[str, dict[str, float] | None]) -> str:

@@ -25,7 +25,7 @@ from radixkv.traces import Trace, trace_bytes
 
 T = TypeVar("T")
 STDIN: Final = "-"
-_UNITS: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
 
 
 def several(text: str | None, parse: Callable[[str], T], option: str) -> tuple[T, ...]:
@@ -158,12 +158,6 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int
         table.add_row(*row)
     # Where nobody looks there is no width to keep to.
     Console(width=None if sys.stdout.isatty() else 250, highlight=False).print(table)
-
-
-def bytes_text(count: float) -> str:
-    """Bytes as people write them: `40 GiB`."""
-    unit, power = next(((unit, power) for unit, power in _UNITS if count >= power), ("B", 1))
-    return f"{count / power:.3g} {unit}"
 
 
 def _bar() -> Progress:

@@ -8,8 +8,8 @@ from radixkv.lab.models import MODELS, ModelConfigError, ModelCost, Roofline, fi
 from radixkv.lab.optimum import Optimum
 from radixkv.lab.replay import ReplayConfig, ReplayResult, replay
 from radixkv.lab.reuse import Reuse, ReuseStack
-from radixkv.lab.rows import curve_point, replay_row
-from radixkv.lab.sizes import USUAL_SHARES, ShareError, Sizes
+from radixkv.lab.rows import curve_report, replay_row
+from radixkv.lab.sizes import USUAL_SHARES, ShareError, Sizes, bytes_text
 from radixkv.lab.source import TraceFiles
 
 __all__ = [
@@ -30,7 +30,8 @@ __all__ = [
     "Sizes",
     "SpanError",
     "TraceFiles",
-    "curve_point",
+    "bytes_text",
+    "curve_report",
     "default_block_size",
     "find_model",
     "lru_curve",

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radixkv.lab.reuse import Reuse, ReuseStack
+from radixkv.lab.sizes import bytes_text
 from radixkv.traces import Request
 
 Observer: TypeAlias = Callable[[int, Request, list[Reuse]], None]
@@ -80,6 +81,20 @@ class Cliff:
     hit_rate: float
     """At `blocks`."""
     hit_rate_with_enough: float
+
+    def text(self, block_bytes: float | None = None) -> str:
+        """The cliff in a sentence, in memory where a block's bytes are known.
+
+        >>> Cliff(4864, 5120, 0.001, 0.93).text(8 * 2**20)
+        'one prefix too few costs everything: 38 GiB → 40 GiB takes the hit rate from 0.00 to 0.93'
+        """
+        if block_bytes is None:
+            sizes = f"{self.blocks:,} → {self.enough:,} blocks"
+        else:
+            sizes = f"{bytes_text(self.blocks * block_bytes)} → {bytes_text(self.enough * block_bytes)}"
+        everything = self.hit_rate < self.hit_rate_with_enough / 10
+        lost = "one prefix too few costs everything" if everything else "a little memory makes a large difference"
+        return f"{lost}: {sizes} takes the hit rate from {self.hit_rate:.2f} to {self.hit_rate_with_enough:.2f}"
 
 
 def lru_curve(requests: Iterable[Request], block_size: int, *, observe: Observer | None = None) -> LruCurve:

@@ -11,9 +11,8 @@ FLOPs of a prefill    2 · P · (N - c)  +  2 · L · heads · d · (N² - c²) 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,21 +114,19 @@ def _dense(parameters: float, layers: int, heads: int, kv_heads: int, head_dim: 
     return ModelCost(parameters, heads, head_dim, 2 * kv_heads * head_dim, (None,) * layers)
 
 
-def _sliding(
-    parameters: float, layers: int, heads: int, kv_heads: int, head_dim: int, *, window: int, full_every: int
-) -> ModelCost:
-    windows = tuple(None if (layer + 1) % full_every == 0 else window for layer in range(layers))
-    return ModelCost(parameters, heads, head_dim, 2 * kv_heads * head_dim, windows)
+def _sliding(_dense(dense: ModelCost, *), window: int, full_every: int) -> ModelCost:
+    layers = range(1, len(dense.windows) + 1)
+    return replace(dense, windows=tuple(None if layer % full_every == 0 else window for layer in layers))
 
 
 # Parameters are those that a token goes through, as the models' own cards give them.
 MODELS: Final[Mapping[str, ModelCost]] = {
     "deepseek-v3": ModelCost(37e9, 128, (192 + 128) / 2, 512 + 64, (None,) * 61),
-    "gemma-2-9b": _sliding(9.24e9, 42, 16, 8, 256, window=4096, full_every=2),
-    "gemma-3-12b": _sliding(12.2e9, 48, 16, 8, 256, window=1024, full_every=6),
-    "gemma-3-27b": _sliding(27.4e9, 62, 32, 16, 128, window=1024, full_every=6),
-    "gpt-oss-120b": _sliding(5.1e9, 36, 64, 8, 64, window=128, full_every=2),
-    "gpt-oss-20b": _sliding(3.6e9, 24, 64, 8, 64, window=128, full_every=2),
+    "gemma-2-9b": _sliding(_dense(9.24e9, 42, 16, 8, 256), window=4096, full_every=2),
+    "gemma-3-12b": _sliding(_dense(12.2e9, 48, 16, 8, 256), window=1024, full_every=6),
+    "gemma-3-27b": _sliding(_dense(27.4e9, 62, 32, 16, 128), window=1024, full_every=6),
+    "gpt-oss-120b": _sliding(_dense(5.1e9, 36, 64, 8, 64), window=128, full_every=2),
+    "gpt-oss-20b": _sliding(_dense(3.6e9, 24, 64, 8, 64), window=128, full_every=2),
     "llama-3.1-405b": _dense(405.9e9, 126, 128, 8, 128),
     "llama-3.1-70b": _dense(70.6e9, 80, 64, 8, 128),
     "llama-3.1-8b": _dense(8.03e9, 32, 32, 8, 128),
@@ -239,7 +236,7 @@ class _Config:
         return tuple(window if str(kind).startswith("sliding") else None for kind in own if kind not in _WITHOUT_KV)
 
     def _feed_forward(self, hidden: int) -> int:
-        """Parameters that a token goes through: three matrices, of the dense layers and of the experts it is sent to."""
+        """Parameters that a token goes through: three matrices of the layer, or of each expert it is sent to."""
         layers, inner = self._size("layers"), self._size("inner", 4 * hidden)
         if not self._size("experts", 0):
             return layers * 3 * hidden * inner

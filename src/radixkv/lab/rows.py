@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from radixkv.lab.curve import LruCurve
 from radixkv.lab.histogram import Histogram
 from radixkv.lab.models import Roofline
+from radixkv.lab.optimum import Optimum
 from radixkv.lab.replay import ReplayResult
 
 PERCENTILES: Final = (10, 50, 90, 99)
@@ -47,16 +50,34 @@ def replay_row(result: ReplayResult, roofline: Roofline | None = None) -> dict[s
     return row
 
 
-def curve_point(curve: LruCurve, blocks: int, optimum_hit_tokens: int | None = None) -> dict[str, Any]:
-    """The curve at one capacity; `optimum` where it is known."""
-    point: dict[str, Any] = {"blocks": blocks, "lru": curve.hit_rate(blocks)}
-    if optimum_hit_tokens is not None:
-        point["optimum"] = optimum_hit_tokens / curve.input_tokens if curve.input_tokens else 0.0
-    return point
+def curve_report(
+    curve: LruCurve, capacities: Sequence[int], optimum: Optimum | None = None, *, block_bytes: float | None = None
+) -> dict[str, Any]:
+    """The curve at some capacities, its ceiling and its cliffs; `optimum` in every point where it is known.
+
+    Cliffs are told in memory where a block's bytes are known.
+    """
+    points: list[dict[str, Any]] = []
+    for blocks in capacities:
+        point: dict[str, Any] = {"blocks": blocks, "lru": curve.hit_rate(blocks)}
+        if optimum:
+            point["optimum"] = optimum.hit_tokens(blocks) / max(curve.input_tokens, 1)
+        points.append(point)
+    return {
+        "block_size": curve.block_size,
+        "requests": curve.requests,
+        "input_tokens": curve.input_tokens,
+        "unique_blocks": curve.unique_blocks,
+        "ceiling": curve.ceiling,
+        "points": points,
+        "cliffs": [{**asdict(cliff), "text": cliff.text(block_bytes)} for cliff in curve.cliffs()],
+    }
 
 
 def _ages(requests: Histogram, milliseconds: Histogram) -> dict[str, dict[str, float] | None]:
-    return {
-        "requests": {f"p{percent}": requests.percentile(percent) for percent in PERCENTILES} if len(requests) else None,
-        "seconds": {f"p{p}": milliseconds.percentile(p) / 1000 for p in PERCENTILES} if len(milliseconds) else None,
-    }
+    return {"requests": _percentiles(requests, 1), "seconds": _percentiles(milliseconds, 1000)}
+
+
+def _percentiles(histogram: Histogram, unit: int) -> dict[str, float] | None:
+    found = {f"p{percent}": histogram.percentile(percent) for percent in PERCENTILES}
+    return {name: value / unit for name, value in found.items() if value is not None} or None

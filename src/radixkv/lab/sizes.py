@@ -11,6 +11,18 @@ from radixkv.lab.models import ModelCost
 USUAL_SHARES: Final = (0.01, 0.02, 0.05, 0.1, 0.2)
 """Of the distinct blocks of a trace, where nobody gives a size."""
 
+_UNITS: Final = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def bytes_text(count: float) -> str:
+    """Bytes as people write them, to three digits.
+
+    >>> bytes_text(38.25 * 2**30)
+    '38.2 GiB'
+    """
+    unit, power = next(((unit, power) for unit, power in _UNITS if count >= power), ("B", 1))
+    return f"{count / power:.4g} {unit}" if count / power >= 1000 else f"{count / power:.3g} {unit}"
+
 
 class ShareError(RadixKVError, ValueError):
     """A share that is not above 0 and up to 1."""

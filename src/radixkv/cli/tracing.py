@@ -27,7 +27,6 @@ T = TypeVar("T")
 STDIN: Final = "-"
 
 
-
 def several(text: str | None, parse: Callable[[str], T], option: str) -> tuple[T, ...]:
     """The values of an option that takes several, with commas between them; none without the option.
 

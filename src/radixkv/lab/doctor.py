@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
@@ -289,7 +289,7 @@ def _cliff_symptom(curve: LruCurve, blocks: int, block_bytes: float | None) -> S
 
 def _example(split: Split, one: Request, other: Request) -> SplitExample:
     if one.text is not None and other.text is not None:
-        parts = len(commonprefix([one.text, other.text]))
+        parts = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one.text, other.text, strict=False)))
         shared, first, second = (
             one.text[max(parts - _AROUND, 0) : parts],
             one.text[parts : parts + _AROUND],

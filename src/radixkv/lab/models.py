@@ -114,7 +114,7 @@ def _dense(parameters: float, layers: int, heads: int, kv_heads: int, head_dim: 
     return ModelCost(parameters, heads, head_dim, 2 * kv_heads * head_dim, (None,) * layers)
 
 
-def _sliding(_dense(dense: ModelCost, *), window: int, full_every: int) -> ModelCost:
+def _sliding(dense: ModelCost, *, window: int, full_every: int) -> ModelCost:
     layers = range(1, len(dense.windows) + 1)
     return replace(dense, windows=tuple(None if layer % full_every == 0 else window for layer in layers))
 

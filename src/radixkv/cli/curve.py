@@ -103,7 +103,8 @@ def _print(report: dict[str, Any], block_bytes: float | None) -> None:
         table.append(cells)
     typer.echo(
         f"{report['requests']:,} requests, {report['input_tokens']:,} input tokens; {unique:,} distinct blocks of "
-        f"{report['block_size']} tokens.\nHit rate, in input tokens; {report['ceiling']:.4f} if nothing were ever evicted.\n"
+        f"{report['block_size']} tokens.\n"
+        f"Hit rate, in input tokens; {report['ceiling']:.4f} if nothing were ever evicted.\n"
     )
     tracing.print_table(head, table)
     for cliff in report["cliffs"]:

@@ -135,7 +135,7 @@ def _print(rows: list[dict[str, Any]], ceilings: list[dict[str, Any]], token_byt
             f"and a hit rate of {found['ceiling']:.4f} if nothing were ever evicted."
         )
     typer.echo(
-        "Lifetime and idle time of evicted blocks and reuse gap of hit ones: medians, in requests / by the trace's clock."
+        "Lifetime and idle time of evicted blocks, reuse gap of hit ones: medians, in requests / by the trace's clock."
     )
 
 

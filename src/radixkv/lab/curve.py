@@ -48,26 +48,27 @@ class LruCurve:
         return wanted if wanted <= self.unique_blocks else None
 
     def cliffs(self, *, more_memory: float = 0.1, gain: float = 0.1) -> list[Cliff]:
-        """Where a little more memory gains much: at most `more_memory` more, at least `gain` in hit rate. O(blocks).
+        """Where a little more memory gains much, in order of size: stretches that steep, however long. O(blocks).
 
-        Steepest first, each narrowed to where nine tenths of its gain come about, and none next to a steeper one.
+        Steep is a gain of at least `gain` in hit rate by at most `more_memory` more, or one block. A stretch is cut
+        to the shortest part of it with nine tenths of its gain.
         """
-        if not self.input_tokens:
+        if self.unique_blocks < 2 or not self.input_tokens:
             return []
         rates = self.hit_tokens / self.input_tokens
-        below = np.arange(self.unique_blocks + 1)
+        below = np.arange(1, self.unique_blocks)
         above = np.minimum(np.maximum(below + 1, (below * (1 + more_memory)).astype(np.int64)), self.unique_blocks)
-        gains = rates[above] - rates[below]
-        found: list[Cliff] = []
-        while gains.max() >= gain:
-            steepest = int(gains.argmax())
-            low, high = steepest, int(above[steepest])
-            tenth = gains[steepest] / 20
-            start = int(np.searchsorted(rates, rates[low] + tenth, side="right")) - 1
-            stop = int(np.searchsorted(rates, rates[high] - tenth))
-            found.append(Cliff(start, stop, self.hit_rate(start), self.hit_rate(stop)))
-            gains[(below <= high) & (above >= low)] = 0.0  # its own neighbours
-        return found
+        steep = np.flatnonzero(rates[above] - rates[below] >= gain)
+        stretches = np.split(steep, np.flatnonzero(below[steep[1:]] > above[steep[:-1]]) + 1)
+        return [self._cliff(rates, below[part[0]], above[part[-1]]) for part in stretches if len(part)]
+
+    def _cliff(self, rates: npt.NDArray[np.float64], low: int, high: int) -> Cliff:
+        """The shortest part of a stretch with nine tenths of its gain."""
+        part = rates[low : high + 1]
+        enough = np.searchsorted(part, part + 0.9 * (part[-1] - part[0]) - 1e-12)
+        start = int(np.argmin(enough - np.arange(len(part))))
+        blocks, stop = int(low + start), int(low + enough[start])
+        return Cliff(blocks, stop, self.hit_rate(blocks), self.hit_rate(stop))
 
 
 @dataclass(frozen=True, slots=True)

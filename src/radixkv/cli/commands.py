@@ -9,6 +9,7 @@ import typer
 from radixkv import __version__
 from radixkv.cli.curve import curve
 from radixkv.cli.demo import demo
+from radixkv.cli.doctor import doctor
 from radixkv.cli.replay import replay
 from radixkv.cli.serve import serve
 
@@ -23,6 +24,7 @@ app.command()(serve)
 app.command()(demo)
 app.command()(replay)
 app.command()(curve)
+app.command()(doctor)
 
 
 def _version(wanted: bool) -> None:  # typer calls it so

@@ -106,8 +106,9 @@ class Splits:
         move with it. To be called for the prompts of the same trace once all were added. O(tokens).
         """
         data = prompt.data
-        runs = self._runs(data, _windows(data, 0), 0, exact=False)
-        older = sorted((run for run in runs if run.source != number), key=lambda run: (run.source, run.at))
+        known, new = self._windows, (number, 0)
+        windows = [(place, name) for place, name in _windows(data, 0) if known.get(name, new)[0] < number]
+        older = sorted(self._runs(data, windows, 0, exact=False), key=lambda run: (run.source, run.at))
         if not any(run.source in self._found for run in older):
             return prompt
         newer = np.ones(len(prompt), bool)

@@ -39,13 +39,21 @@ WITH_EXTRAS = {"engine", "lab", "server", "cli", "traces"}
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "eviction": (("base",), (), ("__init__",)),
     "scheduler": (("base",), (), ("queue",), ("__init__",)),
-    "traces": (("request", "source", "tokenizer"), ("base",), ("chatml",), (), ("reading", "writing"), ("__init__",)),
+    "traces": (
+        ("request", "source", "tokenizer"),
+        ("base", "generate/base"),
+        ("chatml",),
+        (),
+        ("reading", "writing", "generate/__init__"),
+        ("__init__",),
+    ),
     "lab": (
-        ("style", "blocks", "histogram", "models"),
+        ("style", "blocks", "histogram", "models", "slots"),
         ("sizes",),
         ("ages", "waiting", "reuse", "source"),
+        ("sampling",),
         ("curve", "optimum", "replay"),
-        ("grid", "rows"),
+        ("grid", "rows", "plots"),
         ("routing", "splits"),
         ("causes",),
         ("fixes",),
@@ -75,7 +83,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("process",),
         ("__init__",),
     ),
-    "cli": (("__init__",), ("say",), ("serve", "demo"), ("commands",), ("__main__",)),
+    "cli": (("__init__",), ("say",), ("serve", "demo", "generate"), ("commands",), ("__main__",)),
 }
 # Imported when it runs, and not before: (importer, imported).
 LAZY = {("cli/__init__", "cli/commands")}

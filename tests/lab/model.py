@@ -84,9 +84,7 @@ def requests(prompt_tokens: int = 10, output_tokens: int = 5) -> st.SearchStrate
     lists = st.builds(TokenKey, st.lists(st.integers(0, 2), max_size=prompt_tokens))
     outputs = st.one_of(st.just(TokenKey(())), st.builds(TokenKey, st.lists(st.integers(0, 2), max_size=output_tokens)))
     return st.builds(
-        lambda prompt, output, namespace: Request(
-            prompt, len(prompt), len(output), output=output, namespace=namespace
-        ),
+        lambda prompt, output, namespace: Request(prompt, len(prompt), len(output), output=output, namespace=namespace),
         lists,
         outputs,
         st.sampled_from([None, None, "a"]),

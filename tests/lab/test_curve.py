@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from radixkv import TokenKey
 from radixkv.lab import Cliff, LruCurve, Reuse, ReuseStack, SpanError, lru_curve
-from radixkv.lab.reuse import ReuseStack as Stack
+from radixkv.lab.slots import Slots
 from radixkv.traces import Request
 from tests.lab.model import looked, lru_hit_blocks, traces
 
@@ -36,7 +36,7 @@ def test_every_capacity_is_lru_by_simulation(trace: list[Request], block_size: i
 @given(traces(max_size=30), st.integers(1, 2))
 def test_the_stack_adds_up(trace: list[Request], block_size: int) -> None:
     """After each request, also when slots run out all the time."""
-    with patch.object(Stack, "SLOTS", 2):
+    with patch("radixkv.lab.reuse.Slots", lambda: Slots(2)):
         stack = ReuseStack(block_size)
         runs = []
         for one in trace:

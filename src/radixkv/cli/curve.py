@@ -17,6 +17,7 @@ def curve(  # noqa: PLR0913, PLR0917  # one parameter an option
     trace: options.Paths,
     trace_format: options.Format = None,
     skip_bad: options.SkipBad = False,
+    tokenizer: options.TokenizerName = None,
     blocks: options.Blocks = None,
     share: options.Share = None,
     memory: options.Memory = None,
@@ -46,6 +47,7 @@ def curve(  # noqa: PLR0913, PLR0917  # one parameter an option
     with needs("lab"):
         from radixkv.cli import tracing  # noqa: PLC0415  # takes a while, and needs more than the command line
         from radixkv.lab import (  # noqa: PLC0415
+            CurvePicture,
             Optimum,
             ReplayConfig,
             TraceFiles,
@@ -53,35 +55,46 @@ def curve(  # noqa: PLR0913, PLR0917  # one parameter an option
             default_block_size,
             lru_curve,
             replay_grid,
+            sampled_curve,
         )
     evictions = tracing.several(eviction, one_of(POLICIES), "--eviction")
+    rates = tracing.several(sample, tracing.share, "--sample")
+    if len(rates) > 1 or (rates and optimum):
+        raise typer.BadParameter("--sample takes one share, and knows no optimum")
     found = tracing.find(model)
     sizes = tracing.sizes(blocks, share, memory, found, context)
     try:
-        # Who replays reads the trace again.
+        # Who asks for the span, or replays, reads the trace more than once.
         with tracing.files(trace) if evictions or not block_size else nullcontext(tuple(trace)) as paths:
-            source = TraceFiles(paths, trace_format, skip_bad)
+            source = TraceFiles(paths, trace_format, skip_bad, tokenizer)
             one = block_size or default_block_size(source())
+            now = tracing.capacity(present, found, one, context) if present else None
             best = Optimum(one) if optimum else None
             with tracing.reading(paths, "reuse distances") as progress:
                 requests = source(progress)
-                measured = lru_curve(requests, one, observe=best.add if best else None)
+                if rates:
+                    measured = sampled_curve(requests, one, rates[0])
+                else:
+                    measured = lru_curve(requests, one, observe=best.add if best else None)
             tracing.tell_what_was_passed_over(requests)
             capacities = sizes.in_blocks(one, measured.unique_blocks)
             configs = [ReplayConfig(capacity, one, eviction=name) for name in evictions for capacity in capacities]
             with tracing.working(f"replaying {len(configs)} settings"):
-                replayed = replay_grid(source, configs) if configs else []
+                results = replay_grid(source, configs) if configs else []
     except RadixKVError as error:
         raise fail(str(error)) from None
+    replayed: dict[str, dict[int, float]] = {name: {} for name in evictions}
+    for result in results:
+        replayed[result.config.eviction][result.config.blocks] = result.hit_rate
     block_bytes = one * found.token_bytes(context) if found else None
-    report = curve_report(measured, capacities, best, block_bytes=block_bytes)
-    for result in replayed:
-        point = report["points"][capacities.index(result.config.blocks)]
-        point.setdefault("replayed", {})[result.config.eviction] = result.hit_rate
+    report = curve_report(measured, capacities, best, replayed=replayed, block_bytes=block_bytes)
     if json != tracing.STDIN:
         _print(report, block_bytes)
     if json:
         tracing.write_json(report, json)
+    if output:
+        beside = {f"{name}, whole leaves (radix cache)": points for name, points in replayed.items()}
+        CurvePicture(measured, best, beside, now, block_bytes).draw().save(output)
 
 
 def _print(report: dict[str, Any], block_bytes: float | None) -> None:
@@ -97,7 +110,8 @@ def _print(report: dict[str, Any], block_bytes: float | None) -> None:
         cells = [f"{point['blocks']:,}"]
         if block_bytes:
             cells.append(bytes_text(point["blocks"] * block_bytes))
-        cells += [f"{point['blocks'] / max(unique, 1):.1%}", f"{point['lru']:.4f}"]
+        error = f" ± {2 * point['lru_error']:.4f}" if "lru_error" in point else ""
+        cells += [f"{point['blocks'] / max(unique, 1):.1%}", f"{point['lru']:.4f}{error}"]
         cells += [f"{point['optimum']:.4f}"] if "optimum" in point else []
         cells += [f"{rate:.4f}" for rate in point.get("replayed", {}).values()]
         table.append(cells)
@@ -107,5 +121,7 @@ def _print(report: dict[str, Any], block_bytes: float | None) -> None:
         f"Hit rate, in input tokens; {report['ceiling']:.4f} if nothing were ever evicted.\n"
     )
     tracing.print_table(head, table)
+    if "sample" in report:
+        typer.echo(f"\nEstimated from {report['sample']:.3%} of the blocks; ± two standard errors.")
     for cliff in report["cliffs"]:
         typer.echo("\n" + cliff["text"])

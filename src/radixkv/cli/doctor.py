@@ -99,7 +99,7 @@ def _print(found: Diagnosis) -> None:
         f"{curve.requests:,} requests, {curve.input_tokens:,} input tokens, {curve.unique_blocks:,} distinct blocks of "
         f"{found.block_size} tokens; a cache of {found.size_text(found.blocks)}.\n"
         f"Hit rate {found.hit_rate:.1%}. The best any policy could do at this size is "
-        f"{found.share(found.optimum[found.blocks]):.1%}, and with memory for everything {curve.ceiling:.1%}.\n"
+        f"{found.share(found.optimum_tokens):.1%}, and with memory for everything {curve.ceiling:.1%}.\n"
     )
     typer.echo("Where the tokens went")
     tracing.print_table(["", "tokens", "share", "  "], cause_rows(found), left=1)

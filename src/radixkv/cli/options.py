@@ -12,7 +12,19 @@ from radixkv.traces import READERS
 
 _TRACE: Final = "Trace"
 _SIZES: Final = "Sizes"
-OUTPUT: Final = "Output"
+
+
+def picture_path(text: str | Path) -> Path:
+    """A path that says which picture to make.
+
+    Raises:
+        typer.BadParameter: another suffix than .png and .svg.
+    """
+    path = Path(text)
+    if path.suffix not in {".png", ".svg"}:
+        raise typer.BadParameter(f"a picture is a .png or a .svg, not {path.name!r}")
+    return path
+
 
 Paths: TypeAlias = Annotated[
     list[str], typer.Argument(metavar="TRACE...", help="Files of one trace; - is standard input.")
@@ -30,6 +42,15 @@ Format: TypeAlias = Annotated[
 SkipBad: TypeAlias = Annotated[
     bool,
     typer.Option("--skip-bad", help="Pass over lines that are no requests, and count them.", rich_help_panel=_TRACE),
+]
+TokenizerName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="NAME",
+        help="For text: a tokenizer.json, its folder or a Hugging Face name. [default: an estimate]",
+        rich_help_panel=_TRACE,
+    ),
 ]
 Blocks: TypeAlias = Annotated[
     str | None, typer.Option(metavar="N,N…", help="Capacities in blocks.", rich_help_panel=_SIZES)
@@ -57,4 +78,6 @@ Context: TypeAlias = Annotated[
 Json: TypeAlias = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - to standard output.")
 ]
-Output: TypeAlias = Annotated[Path | None, typer.Option(metavar="PICTURE", help="Draw it: .png or .svg.")]
+Output: TypeAlias = Annotated[
+    Path | None, typer.Option(parser=picture_path, metavar="PICTURE", help="Draw it: .png or .svg.")
+]

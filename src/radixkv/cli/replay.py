@@ -23,6 +23,7 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
     trace: options.Paths,
     trace_format: options.Format = None,
     skip_bad: options.SkipBad = False,
+    tokenizer: options.TokenizerName = None,
     blocks: options.Blocks = None,
     share: options.Share = None,
     memory: options.Memory = None,
@@ -73,7 +74,7 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
     sizes = tracing.sizes(blocks, share, memory, found, context)
     try:
         with tracing.files(trace) as paths:
-            source = TraceFiles(paths, trace_format, skip_bad)
+            source = TraceFiles(paths, trace_format, skip_bad, tokenizer)
             configs: list[ReplayConfig] = []
             ceilings: list[dict[str, Any]] = []
             for one in block_sizes or (default_block_size(source()),):

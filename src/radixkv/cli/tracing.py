@@ -90,6 +90,19 @@ def sizes(
     )
 
 
+def capacity(text: str, model: ModelCost | None, block_size: int, context: int | None) -> int:
+    """Blocks of `1615`, or of `40GiB` of K and V of a model.
+
+    Raises:
+        typer.BadParameter: no size, or memory without a model.
+    """
+    if text.replace("_", "").isdecimal():
+        return int(text)
+    if not model:
+        raise typer.BadParameter(f"{text!r} of memory says nothing without --model")
+    return model.blocks_in(size(text), block_size, context)
+
+
 def find(model: str | None) -> ModelCost | None:
     """The model of that name, if there is a name.
 

@@ -6,9 +6,11 @@ from radixkv.lab.grid import replay_grid
 from radixkv.lab.histogram import Histogram
 from radixkv.lab.models import MODELS, ModelConfigError, ModelCost, Roofline, find_model
 from radixkv.lab.optimum import Optimum
+from radixkv.lab.plots import CurvePicture
 from radixkv.lab.replay import ReplayConfig, ReplayResult, replay
 from radixkv.lab.reuse import Reuse, ReuseStack
 from radixkv.lab.rows import curve_report, replay_row
+from radixkv.lab.sampling import sampled_curve
 from radixkv.lab.sizes import USUAL_SHARES, ShareError, Sizes, bytes_text
 from radixkv.lab.source import TraceFiles
 
@@ -16,6 +18,7 @@ __all__ = [
     "MODELS",
     "USUAL_SHARES",
     "Cliff",
+    "CurvePicture",
     "Histogram",
     "LruCurve",
     "ModelConfigError",
@@ -38,4 +41,5 @@ __all__ = [
     "replay",
     "replay_grid",
     "replay_row",
+    "sampled_curve",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -30,22 +31,39 @@ class LruCurve:
     unique_blocks: int
     """Distinct blocks of the trace: a cache of so many evicts nothing."""
     hit_tokens: npt.NDArray[np.int64]
-    """Prompt tokens found cached, at capacities of 0, 1, … `unique_blocks` blocks."""
+    """Prompt tokens found cached, at capacities of 0, 1, … `unique_blocks` blocks; of a sample, see `place`."""
+    sample: float = 1.0
+    """The share of the blocks that it was computed from."""
+    error_tokens: npt.NDArray[np.int64] | None = None
+    """The standard error of each of `hit_tokens`; None where it is exact."""
 
     def hit_rate(self, blocks: int) -> float:
         """Hit tokens over input tokens at that capacity; 0.0 for an empty trace. O(1)."""
-        found = int(self.hit_tokens[min(blocks, self.unique_blocks)])
-        return found / self.input_tokens if self.input_tokens else 0.0
+        return int(self.hit_tokens[self.place(blocks)]) / max(self.input_tokens, 1)
+
+    def error(self, blocks: int) -> float:
+        """The standard error of the hit rate at that capacity; 0.0 of a curve that is exact. O(1)."""
+        tokens = 0 if self.error_tokens is None else int(self.error_tokens[self.place(blocks)])
+        return tokens / max(self.input_tokens, 1)
+
+    def place(self, blocks: int) -> int:
+        """Where in `hit_tokens` a capacity is: at itself, but of a sample at the blocks of it that would be cached."""
+        inside = int((blocks - 1) * self.sample) + 1 if blocks > 0 else 0
+        return min(inside, len(self.hit_tokens) - 1)
+
+    def capacity(self, place: int) -> int:
+        """The smallest capacity with that place."""
+        return math.ceil((place - 1) / self.sample) + 1 if place else 0
 
     @property
     def ceiling(self) -> float:
         """The hit rate without evictions: no policy and no memory can give more."""
-        return self.hit_rate(self.unique_blocks)
+        return int(self.hit_tokens[-1]) / max(self.input_tokens, 1)
 
     def blocks_for(self, hit_rate: float) -> int | None:
         """The smallest capacity with at least that hit rate; None if it is above the ceiling. O(log blocks)."""
         wanted = int(np.searchsorted(self.hit_tokens, hit_rate * self.input_tokens))
-        return wanted if wanted <= self.unique_blocks else None
+        return self.capacity(wanted) if wanted < len(self.hit_tokens) else None
 
     def cliffs(self, *, more_memory: float = 0.1, gain: float = 0.1) -> list[Cliff]:
         """Where a little more memory gains much, in order of size: stretches that steep, however long. O(blocks).
@@ -53,11 +71,12 @@ class LruCurve:
         Steep is a gain of at least `gain` in hit rate by at most `more_memory` more, or one block. A stretch is cut
         to the shortest part of it with nine tenths of its gain.
         """
-        if self.unique_blocks < 2 or not self.input_tokens:
+        last = len(self.hit_tokens) - 1
+        if last < 2 or not self.input_tokens:
             return []
         rates = self.hit_tokens / self.input_tokens
-        below = np.arange(1, self.unique_blocks)
-        above = np.minimum(np.maximum(below + 1, (below * (1 + more_memory)).astype(np.int64)), self.unique_blocks)
+        below = np.arange(1, last)
+        above = np.minimum(np.maximum(below + 1, (below * (1 + more_memory)).astype(np.int64)), last)
         steep = np.flatnonzero(rates[above] - rates[below] >= gain)
         stretches = np.split(steep, np.flatnonzero(below[steep[1:]] > above[steep[:-1]]) + 1)
         return [self._cliff(rates, below[part[0]], above[part[-1]]) for part in stretches if len(part)]
@@ -66,8 +85,9 @@ class LruCurve:
         """The shortest part of a stretch with nine tenths of its gain."""
         part = rates[low : high + 1]
         enough = np.searchsorted(part, part + 0.9 * (part[-1] - part[0]) - 1e-12)
-        start = int(np.argmin(enough - np.arange(len(part))))
-        blocks, stop = int(low + start), int(low + enough[start])
+        starts = np.flatnonzero(enough < len(part))
+        start = int(starts[np.argmin(enough[starts] - starts)])
+        blocks, stop = self.capacity(int(low + start)), self.capacity(int(low + enough[start]))
         return Cliff(blocks, stop, self.hit_rate(blocks), self.hit_rate(stop))
 
 

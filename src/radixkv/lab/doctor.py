@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any, Final
@@ -27,8 +27,6 @@ WORTH_IT: Final = 0.005
 SPLITS_SHOWN: Final = 5
 NOT_TRIED: Final = frozenset({"lru", "mru", "priority"})
 """Policies that are no fix: the present one, one that is right for a cycle alone, and one that is told priorities."""
-
-OPTIMUM_POINTS: Final = 12
 
 _AROUND: Final = 40
 _TOKENS_AROUND: Final = 6
@@ -79,8 +77,10 @@ class Diagnosis:
     """Of blocks found cached, the requests since their last use."""
     evicted_gap: Histogram
     """Of blocks asked for again after they were evicted, the same."""
-    optimum: Mapping[int, int]
-    """What a policy that knows the future finds, in tokens, at the present capacity and some others."""
+    optimum: Optimum
+    """What a policy that knows the future finds at any capacity."""
+    optimum_tokens: int
+    """At the present one."""
     span: int
     """Tokens that a word of the trace stands for: see `Request.span`."""
     unknown_tokens: int
@@ -144,7 +144,7 @@ class Diagnosis:
             "unique_blocks": self.curve.unique_blocks,
             "hit_rate": self.hit_rate,
             "ceiling": self.curve.ceiling,
-            "optimum": self.share(self.optimum[self.blocks]),
+            "optimum": self.share(self.optimum_tokens),
             "causes": asdict(self.causes),
             "blocks_to_keep_evicted": {f"{share:.0%}": self.blocks_to_keep(share) for share in (0.5, 0.9, 1.0)},
             "tokens_known": self.knows_tokens,
@@ -219,19 +219,14 @@ def diagnose(  # noqa: PLR0913  # what the cache is, and what to try
         now=now,
         hit_gap=causes.hit_gap,
         evicted_gap=causes.evicted_gap,
-        optimum={size: optimum.hit_tokens(size) for size in _sizes_to_draw(blocks, curve.unique_blocks)},
+        optimum=optimum,
+        optimum_tokens=optimum.hit_tokens(blocks),
         span=max(causes.spans, default=1),
         unknown_tokens=causes.unknown_tokens,
         symptoms=_symptoms(curve, causes, now, blocks, block_bytes),
         splits=tuple(_example(split, examples[split.source], examples[split.example]) for split in wanted),
         fixes=tuple(fixes),
     )
-
-
-def _sizes_to_draw(blocks: int, unique_blocks: int) -> list[int]:
-    """The present capacity, and others from a five-hundredth of the distinct blocks up to all of them."""
-    most = max(blocks, unique_blocks)
-    return sorted({blocks, *np.geomspace(max(most // 500, 1), most, OPTIMUM_POINTS).astype(int).tolist()})
 
 
 def _run(requests: Iterable[Request], what_ifs: list[WhatIf], wanted: list[Split]) -> dict[int, Request]:

@@ -124,7 +124,7 @@ def what_ifs(causes: MissCauses, blocks: int, block_size: int, replicas: int) ->
     """Fixes to run the trace through once more, as far as there is something for them to fix."""
     span = max(causes.spans, default=1)
     found: list[tuple[Kind, str, WhatIf]] = [
-        ("block size", f"blocks of {size} tokens", WhatIf(blocks * block_size // size, size))
+        ("block size", f"blocks of {size} token{'s' if size > 1 else ''}", WhatIf(blocks * block_size // size, size))
         for size in (16, 1)
         if size < block_size and size % span == 0 and block_size % size == 0
     ]

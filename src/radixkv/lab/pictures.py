@@ -15,7 +15,7 @@ from radixkv.lab import style
 from radixkv.lab.causes import CAUSES
 from radixkv.lab.doctor import Diagnosis
 from radixkv.lab.histogram import Histogram
-from radixkv.lab.sizes import bytes_text
+from radixkv.lab.plots import CurvePicture
 from radixkv.lab.style import Picture, picture
 from radixkv.tree import Node
 
@@ -41,8 +41,6 @@ CAUSE_LABELS: Final[Mapping[str, str]] = {
 MOST_ROWS: Final = 16
 """Of `hottest_picture`."""
 
-_CURVE_POINTS: Final = 2000
-
 
 def diagnosis_pictures(found: Diagnosis) -> dict[str, Picture]:
     """All pictures of a diagnosis, by name."""
@@ -55,8 +53,10 @@ def diagnosis_pictures(found: Diagnosis) -> dict[str, Picture]:
 
 
 def curve_picture(found: Diagnosis) -> Picture:
-    """Hit rate by capacity: LRU everywhere, the optimum, other policies at the present size, which is marked."""
-    return picture(partial(_draw_curve, found), alt="Hit rate by cache size", width=8.4, height=4.2)
+    """Hit rate by capacity: LRU and the optimum everywhere, the best other policy at the present size, which is marked."""
+    best = [fix for fix in found.fixes if fix.kind == "policy"][:1]
+    beside = {f"{fix.what}, block by block": {found.blocks: fix.hit_rate} for fix in best}
+    return CurvePicture(found.curve, found.optimum, beside, found.blocks, found.block_bytes).draw()
 
 
 def misses_picture(found: Diagnosis) -> Picture:
@@ -72,47 +72,6 @@ def lifetimes_picture(found: Diagnosis) -> Picture:
 def hottest_picture(found: Diagnosis) -> Picture:
     """The prefixes that save most, a row each: where in the prompt they stand, and how many prompts have them."""
     return picture(partial(_draw_hottest, found), alt="The hottest prefixes", width=8.4, height=4.6)
-
-
-def _draw_curve(found: Diagnosis, figure: Figure) -> None:
-    axes = figure.subplots()
-    curve, unique = found.curve, max(found.curve.unique_blocks, 1)
-    most = max(unique, found.blocks)
-    sizes = np.unique(np.geomspace(1, most, _CURVE_POINTS).astype(np.int64))
-    rates = [curve.hit_rate(int(size)) for size in sizes]
-    axes.plot(sizes, rates, color=style.BLUE, drawstyle="steps-post", zorder=3)
-    axes.axhline(curve.ceiling, color=style.MUTED, linewidth=1.2, linestyle=(0, (4, 3)))
-    axes.text(sizes[0], curve.ceiling, " nothing ever evicted", va="bottom", color=style.MUTED, fontsize=9)
-    axes.axvline(found.blocks, color=style.INK, linewidth=1.2)
-    optimum = sorted(found.optimum.items())
-    axes.plot(*zip(*((size, found.share(tokens)) for size, tokens in optimum), strict=True), color=style.GREEN)
-    marked: list[tuple[str, float, str, str]] = [("LRU now", found.hit_rate, style.BLUE, "o")]
-    policies = [fix for fix in found.fixes if fix.kind == "policy"]
-    if policies:
-        name = policies[0].what.removeprefix("eviction policy ")
-        marked.append((name, policies[0].hit_rate, style.RED, "s"))
-    marked.append(("optimum", found.share(found.optimum[found.blocks]), style.GREEN, "D"))
-    for name, rate, colour, marker in marked:
-        axes.plot(
-            found.blocks, rate, marker, color=colour, markersize=8, label=f"{name}: {rate:.1%}", zorder=4,
-            markeredgecolor=style.PAPER,
-        )  # fmt: skip
-    axes.set_xscale("log")
-    axes.set(xlim=(sizes[0], max(most, 2)), ylim=(0, min(max(curve.ceiling * 1.18, 0.05), 1.06)))
-    axes.set_xlabel("cache size" if found.block_bytes else "cache size, in blocks")
-    axes.set_ylabel("hit rate, in input tokens")
-    style.percent_axis(axes.yaxis)
-    if found.block_bytes:
-        powers = 2.0 ** np.arange(0, 70, 4) / found.block_bytes
-        axes.set_xticks([size for size in powers if sizes[0] <= size <= most])
-        axes.set_xticks([], minor=True)
-    axes.xaxis.set_major_formatter(lambda size, _: _size_label(found, size))
-    axes.set_title(f"{found.size_text(found.blocks)} now")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-
-
-def _size_label(found: Diagnosis, size: float) -> str:
-    return f"{size:,.0f}" if found.block_bytes is None else bytes_text(size * found.block_bytes)
 
 
 def _draw_misses(found: Diagnosis, figure: Figure) -> None:
@@ -192,6 +151,7 @@ def _draw_hottest(found: Diagnosis, figure: Figure) -> None:
         axes.barh(place, row.length, left=row.start, height=0.76, color=style.BLUE, alpha=strength, zorder=2)
         label = f" {row.namespace}{row.length:,} tokens, {row.uses:,} prompts"
         axes.text(row.start + row.length, place, label, va="center", fontsize=8.5)
+    axes.grid(visible=False)
     axes.set(xlim=(0, 1.45 * longest), ylim=(max(len(rows), 1) - 0.4, -0.6), yticks=[])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("tokens from the prompt's beginning")

@@ -123,7 +123,7 @@ def _facts(found: Diagnosis, trace: str) -> str:
         ("input tokens", f"{curve.input_tokens:,}"),
         ("distinct blocks", f"{curve.unique_blocks:,} of {found.block_size} tokens"),
         ("cache", found.size_text(found.blocks)),
-        ("best policy possible here", f"{found.share(found.optimum[found.blocks]):.1%}"),
+        ("best policy possible here", f"{found.share(found.optimum_tokens):.1%}"),
         ("with memory for everything", f"{curve.ceiling:.1%}"),
     )
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -51,19 +51,30 @@ def replay_row(result: ReplayResult, roofline: Roofline | None = None) -> dict[s
 
 
 def curve_report(
-    curve: LruCurve, capacities: Sequence[int], optimum: Optimum | None = None, *, block_bytes: float | None = None
+    curve: LruCurve,
+    capacities: Sequence[int],
+    optimum: Optimum | None = None,
+    *,
+    replayed: Mapping[str, Mapping[int, float]] | None = None,
+    block_bytes: float | None = None,
 ) -> dict[str, Any]:
     """The curve at some capacities, its ceiling and its cliffs; `optimum` in every point where it is known.
 
-    Cliffs are told in memory where a block's bytes are known.
+    `replayed` are hit rates of the radix cache by policy and capacity, which go to their points.
+    Cliffs are told in memory where a block's bytes are known. A sampled curve has its rate, and in every point the
+    standard error.
     """
     points: list[dict[str, Any]] = []
     for blocks in capacities:
         point: dict[str, Any] = {"blocks": blocks, "lru": curve.hit_rate(blocks)}
+        if curve.error_tokens is not None:
+            point["lru_error"] = curve.error(blocks)
         if optimum:
             point["optimum"] = optimum.hit_tokens(blocks) / max(curve.input_tokens, 1)
+        if replayed:
+            point["replayed"] = {name: rates[blocks] for name, rates in replayed.items()}
         points.append(point)
-    return {
+    report = {
         "block_size": curve.block_size,
         "requests": curve.requests,
         "input_tokens": curve.input_tokens,
@@ -72,6 +83,7 @@ def curve_report(
         "points": points,
         "cliffs": [{**asdict(cliff), "text": cliff.text(block_bytes)} for cliff in curve.cliffs()],
     }
+    return report if curve.error_tokens is None else {**report, "sample": curve.sample}
 
 
 def _ages(requests: Histogram, milliseconds: Histogram) -> dict[str, dict[str, float] | None]:
@@ -80,4 +92,4 @@ def _ages(requests: Histogram, milliseconds: Histogram) -> dict[str, dict[str, f
 
 def _percentiles(histogram: Histogram, unit: int) -> dict[str, float] | None:
     found = {f"p{percent}": histogram.percentile(percent) for percent in PERCENTILES}
-    return {name: value / unit for name, value in found.items() if value is not None} or None
+    return {name: value if unit == 1 else value / unit for name, value in found.items() if value is not None} or None

@@ -151,6 +151,8 @@ def namespace(record: Record) -> str | None:
     Raises:
         BadLineError: one of them is no string.
     """
+    if record.keys().isdisjoint(_WALLS):
+        return None
     walls = {field: wall for field in _WALLS if (wall := string(record, field)) is not None}
     if walls.keys() == {"namespace"}:
         return walls["namespace"]

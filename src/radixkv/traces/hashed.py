@@ -11,6 +11,7 @@ from radixkv.traces.request import Request
 from radixkv.traces.tokenizer import Tokenizer
 
 _PLAIN_IDS: Final = 2**31
+_UNTOLD: Final = TokenKey(())
 
 
 class BlockIds:
@@ -71,6 +72,7 @@ class HashReader:
                 input_tokens=input_tokens,
                 output_tokens=integer(record, "output_length", default=0),
                 span=self.span,
+                output=_UNTOLD,
                 timestamp=seconds(record, unit=self.time_unit),
                 namespace=namespace(record),
             ),

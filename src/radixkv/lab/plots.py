@@ -1,0 +1,114 @@
+"""The picture of a curve: what every capacity gets, and what there is to gain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from radixkv.lab.curve import LruCurve
+from radixkv.lab.optimum import Optimum
+from radixkv.lab.sizes import bytes_text
+from radixkv.lab.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SKY, Picture, percent_axis, picture
+
+_MARKERS = "osD^vP"
+_COLOURS = (ORANGE, PURPLE, SKY, RED)
+_LINE_POINTS = 400
+_OPTIMUM_POINTS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePicture:
+    """What to draw beside a curve."""
+
+    curve: LruCurve
+    optimum: Optimum | None = None
+    replayed: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """Hit rates by capacity, of each setting that was replayed."""
+    present: int | None = None
+    """The capacity there is now, to mark."""
+    block_bytes: float | None = None
+    """Bytes a block, for an axis in memory."""
+
+    def draw(self) -> Picture:
+        """The picture. The optimum is computed at thirty capacities."""
+        curve = self.curve
+        alt = (
+            f"Hit rate of an LRU cache by its size: from {curve.hit_rate(1):.1%} with one block to {curve.ceiling:.1%} "
+            f"with all {curve.unique_blocks:,} distinct blocks"
+        )
+        return picture(self._paint, alt=alt, width=8.0, height=4.4)
+
+    def _paint(self, figure: Figure) -> None:
+        axes = figure.add_subplot()
+        curve = self.curve
+        capacities = _spread(curve.unique_blocks, _LINE_POINTS)
+        rates = np.array([curve.hit_rate(int(blocks)) for blocks in capacities])
+        for cliff in curve.cliffs():
+            axes.axvspan(self._x(cliff.blocks), self._x(cliff.enough), color=RED, alpha=0.12, linewidth=0)
+        axes.axhline(curve.ceiling, color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
+        axes.annotate(
+            f"{curve.ceiling:.1%} if nothing were evicted",
+            (0.01, curve.ceiling),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            color=MUTED,
+            fontsize=8.5,
+        )
+        if self.optimum:
+            chosen = _spread(curve.unique_blocks, _OPTIMUM_POINTS)
+            best = [self.optimum.hit_tokens(int(blocks)) / max(curve.input_tokens, 1) for blocks in chosen]
+            axes.plot(self._x(chosen), best, color=GREEN, label="optimum, which knows the future")
+        axes.plot(self._x(capacities), rates, color=BLUE, label="LRU, block by block")
+        if curve.error_tokens is not None:
+            errors = 2 * np.array([curve.error(int(blocks)) for blocks in capacities])
+            label = f"± 2 standard errors of a sample of {curve.sample:.3g}"
+            axes.fill_between(self._x(capacities), rates - errors, rates + errors, color=BLUE, alpha=0.15, label=label)
+        for number, (name, points) in enumerate(self.replayed.items()):
+            at = np.array(sorted(points))
+            colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+            axes.plot(
+                self._x(at), [points[int(blocks)] for blocks in at], marker, color=colour, markersize=6, label=name
+            )
+        if self.present is not None:
+            self._mark(axes, self.present)
+        self._dress(axes)
+
+    def _mark(self, axes: Axes, blocks: int) -> None:
+        size = f"{blocks:,} blocks" if self.block_bytes is None else bytes_text(blocks * self.block_bytes)
+        axes.axvline(self._x(blocks), color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        axes.annotate(
+            f" now: {size}, {self.curve.hit_rate(blocks):.1%} with LRU",
+            (self._x(blocks), 0.02),
+            xycoords=("data", "axes fraction"),
+            color=INK,
+            fontsize=9,
+        )
+
+    def _dress(self, axes: Axes) -> None:
+        axes.set_xscale("log")
+        axes.set_xlim(self._x(1), self._x(max(self.curve.unique_blocks, self.present or 0, 2)))
+        axes.set_ylim(0, min(1, 1.15 * max(self.curve.ceiling, 0.01)))
+        percent_axis(axes.yaxis)
+        if self.block_bytes is None:
+            axes.xaxis.set_major_formatter(lambda blocks, _: f"{blocks:,.0f}")
+        else:
+            axes.xaxis.set_major_formatter(lambda gibibytes, _: bytes_text(gibibytes * 2**30))
+        axes.set_xlabel(f"cache, in blocks of {self.curve.block_size} tokens" if self.block_bytes is None else "cache")
+        axes.set_title("Hit rate, in prompt tokens, by the size of the cache")
+        axes.legend(loc="upper left", bbox_to_anchor=(0, 0.93))
+
+    def _x(self, blocks: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """A capacity as the axis has it: in blocks, or in GiB."""
+        scale = 1.0 if self.block_bytes is None else self.block_bytes / 2**30
+        return np.asarray(blocks, np.float64) * scale
+
+
+def _spread(unique_blocks: int, points: int) -> npt.NDArray[np.int64]:
+    """Capacities from 1 to all distinct blocks, evenly on a log axis."""
+    return np.unique(np.geomspace(1, max(unique_blocks, 1), points).astype(np.int64))

@@ -53,6 +53,16 @@ class HashBlock:
         self.last_use = 0
         """The logical time of its last use; never later than its parent's."""
 
+    @property
+    def num_blocks(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def content_name(self) -> bytes:
+        """Its name, which is made of its content and of all before it."""
+        return self.name
+
     def __repr__(self) -> str:
         state = "" if self.cache else "evicted "
         return f"<{state}HashBlock {self.name.hex()[:8]}: block {self.block}, {self.locks} locks>"

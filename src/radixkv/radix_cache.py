@@ -9,14 +9,13 @@ from array import array
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import index
-from zlib import crc32
 
 from radixkv.cache import CacheObserver, PrefixCache
 from radixkv.counters import CacheCounters
 from radixkv.errors import BlockCountError, LockError
 from radixkv.eviction import make_policy
 from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, block_ids, check_namespace, check_size, differing_ids
-from radixkv.tree import Node, RadixTree, namespace_hash
+from radixkv.tree import Node, RadixTree
 from radixkv.types import Inserted, PrefixLocation, PrefixMatch, PrefixProbe, PrefixStats
 
 
@@ -104,7 +103,7 @@ class RadixCache(PrefixCache[Node[int]]):
                 counters.missed_short += 1
             elif matched < end:
                 missing = data[matched : matched + tree.stride]
-                counters.missed(hit_tokens, self._block_name(node, missing, namespace) if counters.ghosts else None)
+                counters.missed(hit_tokens, tree.block_name(node, missing, namespace) if counters.ghosts else None)
         return _match((hit_tokens, blocks, node))
 
     def match_length(self, tokens: Tokens, namespace: str | None = None) -> int:
@@ -134,7 +133,7 @@ class RadixCache(PrefixCache[Node[int]]):
         if matched < end:
             # Where the walk ends inside a label, the name is worked out from the label's beginning: no split is needed.
             whole = path[:-1] if inside else path
-            missing = self._block_name(
+            missing = tree.block_name(
                 whole[-1] if whole else tree.root, data[matched - inside : matched + tree.stride], namespace
             )
         return PrefixLocation(matched // TOKEN_BYTES, path[-1] if path else tree.root, missing)
@@ -172,7 +171,7 @@ class RadixCache(PrefixCache[Node[int]]):
         if start < count:
             parent, node = node, self._attach(node, data[matched:end], ids[start:], namespace, priority)
             if self._observers:
-                name = self._block_name(parent, data[matched : matched + stride], namespace)
+                name = tree.block_name(parent, data[matched : matched + stride], namespace)
                 for observer in self._observers:
                     observer.stored(name)
         return _inserted((count - start, duplicates, node))
@@ -199,13 +198,11 @@ class RadixCache(PrefixCache[Node[int]]):
         tree, policy, counters = self._tree, self._policy, self._counters
         out = array("I")
         while len(out) < wanted and (leaf := policy.victim()) is not None:
+            counters.ghost(leaf.content_name)  # a lookup of the leaf will find its first block missing
             parent = tree.prune(leaf)
             policy.removed(leaf)
             if _is_evictable(parent):
                 policy.evictable(parent)
-            # A lookup of the leaf will find its first block missing: that is the ghost.
-            namespace, first = leaf.edge if isinstance(leaf.edge, tuple) else (None, leaf.edge)
-            counters.ghost(self._block_name(parent, first, namespace))
             out.extend(leaf.blocks)
             for observer in self._observers:
                 observer.removed(leaf)
@@ -277,11 +274,6 @@ class RadixCache(PrefixCache[Node[int]]):
         self._policy.evictable(leaf)
         self._counters.inserted_blocks += len(blocks)
         return leaf
-
-    def _block_name(self, node: Node[int], block: bytes, namespace: str | None) -> int:
-        """What a ghost is called: a checksum of the block that follows `node`, and of all before it."""
-        before = namespace_hash(namespace) if node.parent is None else node.path_hash or self._tree.path_hash(node)
-        return crc32(block, before)
 
 
 # Half the price of calling the named tuples by name, on the hot path.

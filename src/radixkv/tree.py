@@ -57,6 +57,19 @@ class Node(Generic[T]):
         self.path_hash: int | None = None
         """`RadixTree.path_hash`, once somebody asked."""
 
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks it has. O(1)."""
+        return len(self.blocks)
+
+    @property
+    def content_name(self) -> int:
+        """A checksum of the prefix up to the end of its first block (`RadixTree.block_name`), while it is in a tree."""
+        if self.tree is None or self.parent is None:
+            raise StaleNodeError("the root and a pruned node have no content to name")
+        namespace, first = self.edge if isinstance(self.edge, tuple) else (None, self.edge)
+        return self.tree.block_name(self.parent, first, namespace)
+
     def __repr__(self) -> str:
         state = "" if self.tree else "pruned "
         tokens = len(self.label) // TOKEN_BYTES
@@ -276,6 +289,14 @@ class RadixTree(Generic[T]):
                 checksum = namespace_hash(below.edge[0])
             checksum = below.path_hash = crc32(below.label, checksum)
         return checksum
+
+    def block_name(self, node: Node[T], block: bytes, namespace: str | None) -> int:
+        """A 32-bit checksum of the prefix that ends with `node` and then `block`, whether that is here or not.
+
+        `namespace` counts where `node` is the root. Costs as `path_hash`.
+        """
+        before = namespace_hash(namespace) if node.parent is None else node.path_hash or self.path_hash(node)
+        return crc32(block, before)
 
     # --- locks -----------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ class Thing:
 
     def __init__(self, name: str) -> None:
         self.name, self.last_use = name, 0
+        self.num_blocks, self.content_name = 1, name
 
     def __repr__(self) -> str:
         return self.name

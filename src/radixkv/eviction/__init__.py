@@ -7,6 +7,7 @@ from typing import Final
 
 from radixkv.errors import UnknownNameError
 from radixkv.eviction.base import EvictionPolicy
+from radixkv.eviction.density import Density
 from radixkv.eviction.fifo import Fifo
 from radixkv.eviction.lfu import Lfu
 from radixkv.eviction.lru import Lru
@@ -15,6 +16,7 @@ from radixkv.eviction.priority import Priority
 from radixkv.eviction.slru import Slru
 
 POLICIES: Final[Mapping[str, Callable[[], EvictionPolicy]]] = {
+    "density": Density,
     "fifo": Fifo,
     "lfu": Lfu,
     "lru": Lru,

@@ -7,18 +7,30 @@ becoming evictable or not; it names the next victim among those. It never sees t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Protocol, TypeAlias
 
 
 class Evictable(Protocol):
-    """What a policy sees of a node: an identity to remember it by, and when it was last used."""
+    """What a policy sees of a node: an identity, when it was last used, its size, and a name that outlives it."""
 
     @property
     def last_use(self) -> int:
         """Logical time of the last use, one tick a match or insert. Nodes of one path share it; siblings never do."""
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks go with it."""
+
+    @property
+    def content_name(self) -> Hashable:
+        """Stands for the prefix up to the end of the node's first block: what a policy remembers an evicted node by.
+
+        Whatever begins there later has the same name, so a prompt that comes back is recognized however its node was
+        cut. To be asked for while the node is cached. O(tokens) the first time a path is asked for, then O(block).
+        """
 
     def __hash__(self) -> int: ...
 

@@ -65,6 +65,15 @@ def test_flat_and_then_a_cliff() -> None:
     assert {0.995} == {share for room, share in shares.items() if room >= 40}
 
 
+def test_the_policy_that_survives_the_cycle() -> None:
+    """Three hits in four once it has learned, which is all there is; at no size below LRU or above the optimum."""
+    learned = lessons.matched("ABCDE" * 200, 32, blocks=8, policy="density")[500:]
+    shares = lessons.cliff("density")
+
+    assert 0.75 == sum(map(bool, learned)) / len(learned)
+    assert all(lessons.cliff("lru")[room] <= shares[room] <= lessons.best_possible()[room] for room in shares)
+
+
 def test_the_page_is_what_the_code_writes() -> None:
     """`make figures` would change no number."""
     page = lessons.PAGE.read_text(encoding="utf-8")

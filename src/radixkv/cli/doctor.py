@@ -19,6 +19,7 @@ def doctor(  # noqa: PLR0913, PLR0917  # one parameter an option
     trace: options.Paths,
     trace_format: options.Format = None,
     skip_bad: options.SkipBad = False,
+    tokenizer: options.TokenizerName = None,
     blocks: options.Blocks = None,
     share: options.Share = None,
     memory: options.Memory = None,
@@ -53,7 +54,7 @@ def doctor(  # noqa: PLR0913, PLR0917  # one parameter an option
     sizes = tracing.sizes(blocks, share, memory, found, context)
     try:
         with tracing.files(trace) as paths:
-            source = TraceFiles(paths, trace_format, skip_bad)
+            source = TraceFiles(paths, trace_format, skip_bad, tokenizer)
             one = block_size or default_block_size(source())
             with tracing.reading(paths, "counting blocks") as progress:
                 requests = source(progress)

@@ -53,7 +53,7 @@ def diagnosis_pictures(found: Diagnosis) -> dict[str, Picture]:
 
 
 def curve_picture(found: Diagnosis) -> Picture:
-    """Hit rate by capacity: LRU and the optimum everywhere, the best other policy at the present size, which is marked."""
+    """Hit rate by capacity: LRU and the optimum everywhere, and the best other policy at the present size."""
     best = [fix for fix in found.fixes if fix.kind == "policy"][:1]
     beside = {f"{fix.what}, block by block": {found.blocks: fix.hit_rate} for fix in best}
     return CurvePicture(found.curve, found.optimum, beside, found.blocks, found.block_bytes).draw()

@@ -14,11 +14,9 @@ second   | time: 04:11:57 | You are a helpful agent. Tools: …   | Hello  |    
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,8 +30,6 @@ KEPT: Final = 8
 """One window in so many is remembered."""
 LEAST: Final = 32
 """Tokens that two prompts must share in one piece behind the place where they part."""
-
-_place = itemgetter(0)
 
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_AGAIN: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -102,20 +98,25 @@ class Splits:
         """The prompt with older text before newer: fields that change stand behind the text that does not.
 
         Only a prompt that shares text with those of a `Split` is changed. Text is as old as the prompt that brought it;
-        what one prompt brought keeps its order, and what is new stands last. Up to `KEPT` or so tokens around a field
-        move with it. To be called for the prompts of the same trace once all were added. O(tokens).
+        what one prompt brought has the order it had there, and what is new stands last. Up to `KEPT` or so tokens
+        around a field move with it. To be called for the prompts of the same trace once all were added. O(tokens).
         """
-        data = prompt.data
-        known, new = self._windows, (number, 0)
-        windows = [(place, name) for place, name in _windows(data, 0) if known.get(name, new)[0] < number]
-        older = sorted(self._runs(data, windows, 0, exact=False), key=lambda run: (run.source, run.at))
-        if not any(run.source in self._found for run in older):
+        data, known, new = prompt.data, self._windows, (number, 0)
+        found = [(place, *known[name]) for place, name in _windows(data, 0) if known.get(name, new)[0] < number]
+        if not any(source in self._found for _, source, _ in found):
             return prompt
-        newer = np.ones(len(prompt), bool)
-        for run in older:
-            newer[run.start : run.stop] = False
-        tokens = np.frombuffer(data, np.uint32)
-        return TokenKey(np.concatenate([*(tokens[run.start : run.stop] for run in older), tokens[newer]]))
+        sources, places = np.full(len(prompt), number), np.arange(len(prompt))
+        for place, source, at in sorted(found, key=lambda window: -window[1]):  # the oldest has the last word
+            sources[place : place + WINDOW] = source
+            places[place : place + WINDOW] = np.arange(at, at + WINDOW)
+        for (before, source, at), (after, same, then) in pairwise(found):
+            if source == same and then - at == after - before > WINDOW:
+                offset, brought = self._brought[source]
+                gap = data[(before + WINDOW) * TOKEN_BYTES : after * TOKEN_BYTES]
+                if brought.startswith(gap, (at + WINDOW - offset) * TOKEN_BYTES):
+                    sources[before + WINDOW : after] = source
+                    places[before + WINDOW : after] = np.arange(at + WINDOW, then)
+        return TokenKey(np.frombuffer(data, np.uint32)[np.lexsort((places, sources))])
 
     def _note(self, number: int, runs: list[Run], parts_at: int) -> None:
         if not runs:
@@ -130,12 +131,8 @@ class Splits:
         split.first, split.last = min(split.first, parts_at), max(split.last, parts_at)
         split.reordered += _reordered(runs)
 
-    def _runs(self, data: bytes, windows: list[tuple[int, int]], begin: int, *, exact: bool = True) -> Iterator[Run]:
-        """Stretches that stood before, none overlapping, from left to right.
-
-        `exact` takes them as far as they agree; else from the first of their windows to the last, which is the same in
-        every prompt that has them.
-        """
+    def _runs(self, data: bytes, windows: list[tuple[int, int]], begin: int) -> Iterator[Run]:
+        """Stretches that stood before, as long as they agree, none overlapping, from left to right."""
         done = begin
         known = self._windows
         for place, name in windows:
@@ -149,11 +146,8 @@ class Splits:
                 continue
             back = _agree_backwards(data[done * TOKEN_BYTES : place * TOKEN_BYTES], brought[: at * TOKEN_BYTES])
             start, stop = place - back, place + length
-            if not exact:
-                start = place
-                stop = windows[bisect(windows, stop - WINDOW, key=_place) - 1][0] + WINDOW
             done = stop
-            yield Run(start, stop, source, at - (place - start) + offset)
+            yield Run(start, stop, source, at - back + offset)
 
 
 def _windows(data: bytes, begin: int) -> list[tuple[int, int]]:

@@ -51,9 +51,8 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("style", "blocks", "histogram", "models", "slots"),
         ("sizes",),
         ("ages", "waiting", "reuse", "source"),
-        ("sampling",),
         ("curve", "optimum", "replay"),
-        ("grid", "rows", "plots"),
+        ("grid", "rows", "plots", "sampling"),
         ("routing", "splits"),
         ("causes",),
         ("fixes",),
@@ -83,7 +82,14 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("process",),
         ("__init__",),
     ),
-    "cli": (("__init__",), ("say",), ("serve", "demo", "generate"), ("commands",), ("__main__",)),
+    "cli": (
+        ("__init__",),
+        ("say",),
+        ("options", "tracing"),
+        ("serve", "demo", "generate", "replay", "curve", "doctor"),
+        ("commands",),
+        ("__main__",),
+    ),
 }
 # Imported when it runs, and not before: (importer, imported).
 LAZY = {("cli/__init__", "cli/commands")}

@@ -96,9 +96,3 @@ def traces(max_size: int = 12, prompt_tokens: int = 10) -> st.SearchStrategy[lis
     return st.lists(requests(prompt_tokens), min_size=1, max_size=4).flatmap(
         lambda some: st.lists(st.one_of(st.sampled_from(some), requests(prompt_tokens)), max_size=max_size)
     )
-
-
-def coarse(request: Request, span: int, spare: int) -> Request:
-    """The request as a trace tells it that has an id for every `span` tokens, the last standing for fewer by `spare`."""
-    words = len(request.prompt)
-    return Request(request.prompt, max(words * span - spare % span, 0) if words else 0, span=span)

@@ -47,7 +47,6 @@ def curve(  # noqa: PLR0913, PLR0917  # one parameter an option
     with needs("lab"):
         from radixkv.cli import tracing  # noqa: PLC0415  # takes a while, and needs more than the command line
         from radixkv.lab import (  # noqa: PLC0415
-            CurvePicture,
             Optimum,
             ReplayConfig,
             TraceFiles,
@@ -93,6 +92,8 @@ def curve(  # noqa: PLR0913, PLR0917  # one parameter an option
     if json:
         tracing.write_json(report, json)
     if output:
+        with needs("lab"):
+            from radixkv.lab.plots import CurvePicture  # noqa: PLC0415  # matplotlib takes longest of all
         beside = {f"{name}, whole leaves (radix cache)": points for name, points in replayed.items()}
         CurvePicture(measured, best, beside, now, block_bytes).draw().save(output)
 

@@ -6,7 +6,6 @@ from radixkv.lab.grid import replay_grid
 from radixkv.lab.histogram import Histogram
 from radixkv.lab.models import MODELS, ModelConfigError, ModelCost, Roofline, find_model
 from radixkv.lab.optimum import Optimum
-from radixkv.lab.plots import CurvePicture
 from radixkv.lab.replay import ReplayConfig, ReplayResult, replay
 from radixkv.lab.reuse import Reuse, ReuseStack
 from radixkv.lab.rows import curve_report, replay_row
@@ -18,7 +17,6 @@ __all__ = [
     "MODELS",
     "USUAL_SHARES",
     "Cliff",
-    "CurvePicture",
     "Histogram",
     "LruCurve",
     "ModelConfigError",

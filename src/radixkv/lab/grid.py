@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import starmap
 from multiprocessing import get_context
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from radixkv.errors import MissingExtraError
 from radixkv.lab.replay import ReplayConfig, ReplayResult, replay
@@ -15,9 +15,6 @@ from radixkv.traces import Request
 
 TraceSource: TypeAlias = Callable[[], Iterable[Request]]
 """Reads a trace from its beginning whenever it is called. Workers get a pickled one."""
-
-LOCAL_RAY: Final = "local"
-"""The address that starts a Ray cluster of this machine."""
 
 _Batch: TypeAlias = tuple[TraceSource, list[ReplayConfig]]
 
@@ -70,10 +67,16 @@ def _on_ray(address: str) -> tuple[Callable[[list[_Batch]], Iterable[list[Replay
         import ray  # noqa: PLC0415  # an extra of its own, and slow
     except ModuleNotFoundError:
         raise MissingExtraError(part="a grid on Ray", package="ray", extra="ray") from None
-    ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
+    started = not ray.is_initialized()
+    if started:
+        ray.init(address=address, log_to_driver=False)
     remote: Any = ray.remote(_replay_batch)
 
     def run(batches: list[_Batch]) -> Iterable[list[ReplayResult]]:
-        return list(ray.get([remote.remote(*batch) for batch in batches]))
+        try:
+            return list(ray.get([remote.remote(*batch) for batch in batches]))
+        finally:
+            if started:
+                ray.shutdown()
 
     return run, max(int(ray.cluster_resources().get("CPU", 1)), 1)

@@ -18,7 +18,7 @@ from radixkv.lab.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SKY,
 _MARKERS = "osD^vP"
 _COLOURS = (ORANGE, PURPLE, SKY, RED)
 _LINE_POINTS = 400
-_OPTIMUM_POINTS = 30
+_OPTIMUM_POINTS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class CurvePicture:
     """Bytes a block, for an axis in memory."""
 
     def draw(self) -> Picture:
-        """The picture. The optimum is computed at thirty capacities."""
+        """The picture. The optimum is computed at forty capacities and where LRU has a cliff."""
         curve = self.curve
         alt = (
             f"Hit rate of an LRU cache by its size: from {curve.hit_rate(1):.1%} with one block to {curve.ceiling:.1%} "
@@ -46,7 +46,7 @@ class CurvePicture:
     def _paint(self, figure: Figure) -> None:
         axes = figure.add_subplot()
         curve = self.curve
-        capacities = _spread(curve.unique_blocks, _LINE_POINTS)
+        capacities = self._spread(_LINE_POINTS)
         rates = np.array([curve.hit_rate(int(blocks)) for blocks in capacities])
         for cliff in curve.cliffs():
             axes.axvspan(self._x(cliff.blocks), self._x(cliff.enough), color=RED, alpha=0.12, linewidth=0)
@@ -61,7 +61,8 @@ class CurvePicture:
             fontsize=8.5,
         )
         if self.optimum:
-            chosen = _spread(curve.unique_blocks, _OPTIMUM_POINTS)
+            corners = [size for cliff in curve.cliffs() for size in (cliff.blocks, cliff.enough)]
+            chosen = np.union1d(self._spread(_OPTIMUM_POINTS), [*corners, curve.unique_blocks])
             best = [self.optimum.hit_tokens(int(blocks)) / max(curve.input_tokens, 1) for blocks in chosen]
             axes.plot(self._x(chosen), best, color=GREEN, label="optimum, which knows the future")
         axes.plot(self._x(capacities), rates, color=BLUE, label="LRU, block by block")
@@ -72,9 +73,8 @@ class CurvePicture:
         for number, (name, points) in enumerate(self.replayed.items()):
             at = np.array(sorted(points))
             colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
-            axes.plot(
-                self._x(at), [points[int(blocks)] for blocks in at], marker, color=colour, markersize=6, label=name
-            )
+            found = [points[int(blocks)] for blocks in at]
+            axes.plot(self._x(at), found, marker, color=colour, markersize=6, label=name, clip_on=False)
         if self.present is not None:
             self._mark(axes, self.present)
         self._dress(axes)
@@ -91,9 +91,11 @@ class CurvePicture:
         )
 
     def _dress(self, axes: Axes) -> None:
-        axes.set_xscale("log")
-        axes.set_xlim(self._x(1), self._x(max(self.curve.unique_blocks, self.present or 0, 2)))
-        axes.set_ylim(0, min(1, 1.15 * max(self.curve.ceiling, 0.01)))
+        axes.set_xscale("log", base=10 if self.block_bytes is None else 2)
+        sizes = [self._smallest(), max(1.5 * self.curve.unique_blocks, 2), *([self.present] if self.present else [])]
+        axes.set_xlim(self._x(min(sizes)), self._x(max(sizes)))
+        top = 1.2 * max(self.curve.ceiling, 0.01)
+        axes.set_ylim(0, top)
         percent_axis(axes.yaxis)
         if self.block_bytes is None:
             axes.xaxis.set_major_formatter(lambda blocks, _: f"{blocks:,.0f}")
@@ -101,14 +103,18 @@ class CurvePicture:
             axes.xaxis.set_major_formatter(lambda gibibytes, _: bytes_text(gibibytes * 2**30))
         axes.set_xlabel(f"cache, in blocks of {self.curve.block_size} tokens" if self.block_bytes is None else "cache")
         axes.set_title("Hit rate, in prompt tokens, by the size of the cache")
-        axes.legend(loc="upper left", bbox_to_anchor=(0, 0.93))
+        axes.legend(loc="upper left", bbox_to_anchor=(0, self.curve.ceiling / top - 0.01))
 
     def _x(self, blocks: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """A capacity as the axis has it: in blocks, or in GiB."""
         scale = 1.0 if self.block_bytes is None else self.block_bytes / 2**30
         return np.asarray(blocks, np.float64) * scale
 
+    def _smallest(self) -> int:
+        """Where the picture begins: four decades below all distinct blocks."""
+        return max(self.curve.unique_blocks // 10_000, 1)
 
-def _spread(unique_blocks: int, points: int) -> npt.NDArray[np.int64]:
-    """Capacities from 1 to all distinct blocks, evenly on a log axis."""
-    return np.unique(np.geomspace(1, max(unique_blocks, 1), points).astype(np.int64))
+    def _spread(self, points: int) -> npt.NDArray[np.int64]:
+        """Capacities from there to beyond all distinct blocks, evenly on a log axis."""
+        most = max(1.5 * self.curve.unique_blocks, 1)
+        return np.unique(np.geomspace(self._smallest(), most, points).astype(np.int64))

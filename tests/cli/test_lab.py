@@ -1,0 +1,221 @@
+"""`radixkv replay` and `radixkv curve`: what they print, as tables and as JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from radixkv.cli.commands import app
+
+CYCLE = [{"tokens": [prefix] * 32 + [9]} for prefix in (1, 2, 3, 4, 5) * 20]
+
+
+def invoke(*arguments: str, stdin: str | None = None) -> Any:
+    return CliRunner().invoke(app, list(arguments), input=stdin, env={"COLUMNS": "200", "NO_COLOR": "1"})
+
+
+@pytest.fixture
+def cycle(tmp_path: Path) -> str:
+    path = tmp_path / "cycle.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in CYCLE))
+    return str(path)
+
+
+@pytest.fixture
+def mooncake(tmp_path: Path) -> str:
+    path = tmp_path / "mooncake.jsonl"
+    records = [
+        {"timestamp": 1000 * i, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1 + i % 2, 10 + i]}
+        for i in range(10)
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def test_curve_as_json(cycle: str) -> None:
+    """Nothing but JSON on standard output; LRU finds nothing in room for four prefixes of five, the optimum most."""
+    result = invoke("curve", cycle, "--blocks", "8,10", "--optimum", "--json", "-")
+
+    assert (0, "") == (result.exit_code, result.stderr)
+    report = json.loads(result.stdout)
+    assert (10, 100, 3300, 16) == tuple(
+        report[key] for key in ("unique_blocks", "requests", "input_tokens", "block_size")
+    )
+    full = 95 * 32 / 3300
+    assert full == report["ceiling"]
+    eight, ten = report["points"]
+    assert (8, 0.0, 10, full, full) == (eight["blocks"], eight["lru"], ten["blocks"], ten["lru"], ten["optimum"])
+    assert 0.75 < eight["optimum"] / full < 0.85
+    (cliff,) = report["cliffs"]
+    assert "one prefix too few costs everything: 8 → 10 blocks takes the hit rate from 0.00 to 0.92" == cliff["text"]
+
+
+def test_curve_as_a_table(cycle: str) -> None:
+    """Sizes in memory, policies beside it, the cliff in words."""
+    result = invoke(
+        "curve", cycle, "--memory", "16MiB,20MiB", "--model", "llama-3.1-8b", "--optimum", "--eviction", "lru,mru"
+    )
+
+    assert 0 == result.exit_code
+    lines = result.stdout.splitlines()
+    head = next(line for line in lines if "memory" in line)
+    assert ["blocks", "memory", "of distinct", "LRU", "optimum", "lru, radix", "mru, radix"] == [
+        name.strip() for name in head.split("   ") if name.strip()
+    ]
+    assert any(line.split()[:3] == ["8", "16", "MiB"] for line in lines)
+    assert "one prefix too few costs everything: 16 MiB → 20 MiB" in lines[-1]
+
+
+def test_curve_reads_standard_input_once_or_as_often_as_it_takes(cycle: str) -> None:
+    """With and without what needs a second reading."""
+    text = Path(cycle).read_text()
+    once = invoke("curve", "-", "--blocks", "10", "--block-size", "16", "--json", "-", stdin=text)
+    twice = invoke("curve", "-", "--blocks", "10", "--json", "-", stdin=text)
+
+    assert 0 == once.exit_code
+    assert once.stdout == twice.stdout == invoke("curve", cycle, "--blocks", "10", "--json", "-").stdout
+
+
+def test_curve_of_a_sample(cycle: str) -> None:
+    """Its rate, and an error beside each rate, in both outputs."""
+    report = json.loads(invoke("curve", cycle, "--blocks", "10", "--sample", "50%", "--json", "-").stdout)
+    table = invoke("curve", cycle, "--blocks", "10", "--sample", "50%").stdout
+
+    assert 0.5 == report["sample"]
+    assert report["points"][0]["lru_error"] >= 0
+    assert " ± " in table
+    assert "Estimated from 50.000% of the blocks" in table
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_curve_draws(cycle: str, tmp_path: Path, suffix: str, start: bytes) -> None:
+    """What the file's name says."""
+    path = tmp_path / f"curve.{suffix}"
+    options = ["--optimum", "--eviction", "lru", "--present", "8", "--blocks", "8", "--output", str(path)]
+
+    assert 0 == invoke("curve", cycle, *options).exit_code
+    assert path.read_bytes().startswith(start)
+
+
+def test_replay_as_json(mooncake: str) -> None:
+    """A row a setting, in the order asked for, with everything that was found."""
+    options = ["--blocks", "2,4", "--eviction", "lru,lfu", "--cache", "radix,hash", "--json", "-", "--workers", "1"]
+    result = invoke("replay", mooncake, *options)
+
+    assert (0, "") == (result.exit_code, result.stderr)
+    report = json.loads(result.stdout)
+    assert [
+        ("radix", "lru", 2), ("radix", "lru", 4), ("radix", "lfu", 2), ("radix", "lfu", 4),
+        ("hash", "lru", 2), ("hash", "lru", 4), ("hash", "lfu", 2), ("hash", "lfu", 4),
+    ] == [(row["cache"], row["eviction"], row["blocks"]) for row in report["rows"]]  # fmt: skip
+    first = report["rows"][4]
+    assert ("fcfs", 512, 10, 11000) == tuple(first[key] for key in ("order", "block_size", "requests", "input_tokens"))
+    # The first block of all is found nine times; the second of each kind is gone when it comes again.
+    assert (9 * 512, 9 * 512 / 11000, 9) == (first["hit_tokens"], first["hit_rate"], first["evicted_blocks"])
+    assert 1.0 == first["reuse_gap"]["seconds"]["p50"]
+    assert [{"block_size": 512, "unique_blocks": 3, "ceiling": (9 + 8) * 512 / 11000}] == report["ceilings"]
+
+
+def test_replay_as_a_table(mooncake: str) -> None:
+    """Settings that are the same for all stand above; costs with a model alone."""
+    plain = invoke("replay", mooncake, "--share", "50%,100%", "--order", "fcfs,lpm").stdout
+    costed = invoke("replay", mooncake, "--memory", "128MiB", "--model", "llama-3.1-8b").stdout
+
+    assert plain.startswith("cache radix, eviction lru, block size 512\n")
+    assert 2 == sum(line.startswith("lpm ") for line in plain.splitlines())
+    assert "memory" not in plain
+    assert "GPU-hours" in costed
+    assert "128 MiB" in costed
+    assert "3 distinct blocks, and a hit rate of 0.7913 if nothing were ever evicted" in costed
+
+
+def test_bad_lines_and_estimates_are_said(tmp_path: Path) -> None:
+    """On standard error, so that JSON stays JSON."""
+    path = tmp_path / "mixed.jsonl"
+    path.write_text('{"tokens": [1, 2, 3]}\n{"tokens": 5}\n{"tokens": [1, 2, 4]}\n')
+    text = tmp_path / "prompts.txt"
+    text.write_text("Tell me of the sea.\nTell me of the sky.\n")
+    bad = invoke("curve", str(path), "--block-size", "1", "--blocks", "9", "--skip-bad", "--json", "-")
+    estimated = invoke("replay", str(text), "--block-size", "1", "--blocks", "99", "--json", "-")
+
+    assert "passed over 1 bad lines; the first: " in bad.stderr
+    assert 2 / 6 == json.loads(bad.stdout)["ceiling"]
+    assert "token counts are estimates" in estimated.stderr
+    assert json.loads(estimated.stdout)["rows"][0]["hit_rate"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--blocks", "0"], 2, "--blocks: '0' is no whole number above 0"),
+        (["--blocks", "1,x"], 2, "'x' is no whole number"),
+        (["--share", "200%"], 2, "--share: '200%' is no share"),
+        (["--memory", "40GiB"], 2, "--memory says nothing without --model"),
+        (["--memory", "lots", "--model", "llama-3.1-8b"], 2, "--memory: 'lots' is no size"),
+        (["--memory", "40GiB", "--model", "llama-9"], 2, "llama-9"),
+        (["--eviction", "best"], 2, "--eviction: 'best' is none of"),
+        (["--block-size", "100"], 1, "whole multiple of 512"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize("command", ["curve", "replay"])
+def test_what_is_wrong_is_said(mooncake: str, command: str, arguments: list[str], status: int, words: str) -> None:
+    """Options with status 2, the trace with one line and status 1."""
+    result = invoke(command, mooncake, *arguments)
+
+    assert status == result.exit_code
+    assert words in " ".join(result.output.replace("│", " ").split())
+    if status == 1:
+        assert 1 == len(result.output.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sample", "10%", "--optimum"], "knows no optimum"),
+        (["--present", "40GiB"], "without --model"),
+        (["--output", "curve.gif"], "a .png or a .svg"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_what_curve_cannot_do(cycle: str, arguments: list[str], words: str) -> None:
+    """Said before anything is read."""
+    result = invoke("curve", cycle, *arguments)
+
+    assert 2 == result.exit_code
+    assert words in " ".join(result.output.replace("│", " ").split())
+
+
+def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
+    """One line."""
+    result = invoke("curve", str(tmp_path / "none.jsonl"))
+
+    assert 1 == result.exit_code
+    assert 1 == len(result.output.splitlines())
+    assert "none.jsonl" in result.output
+
+
+def test_a_real_process_on_all_cores(cycle: str) -> None:
+    """As the script runs it, with worker processes."""
+    command = [
+        sys.executable,
+        "-m",
+        "radixkv.cli",
+        "replay",
+        cycle,
+        "--blocks",
+        "8,10",
+        "--workers",
+        "2",
+        "--json",
+        "-",
+    ]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+
+    assert [0.0, 95 * 32 / 3300] == [row["hit_rate"] for row in json.loads(done.stdout)["rows"]]

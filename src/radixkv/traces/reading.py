@@ -145,15 +145,15 @@ def detect_format(path: str, lines: Iterator[Line]) -> tuple[str, Iterator[Line]
         TraceError: the lines fit none, or more than one.
     """
     seen: list[Line] = []
+    known = ", ".join(sorted(READERS))
     for line in islice(lines, _LOOKED_AT):
         seen.append(line)
         fitting = [name for name, reader in READERS.items() if reader.fits(line[1])]
         if len(fitting) > 1:
-            reason = f"it may be {' or '.join(fitting)}: name the format"
-            raise TraceError(reason, path=path, line=line[0])
+            raise TraceError(f"line {line[0]} may be {' or '.join(fitting)}; name one of {known}", path=path)
         if fitting and fitting != ["text"]:
             return fitting[0], chain(seen, lines)
     if seen and all(TextReader.fits(line) for _, line in seen):
         return "text", chain(seen, lines)
     what = "its first lines fit no format" if seen else "it is empty, so nothing tells the format"
-    raise TraceError(f"{what}; name one of {', '.join(sorted(READERS))}", path=path)
+    raise TraceError(f"{what}; name one of {known}", path=path)

@@ -74,12 +74,12 @@ class PretrainedTokenizer:
         """The tokens of a text, without those that stand for its start or end.
 
         Raises:
-            TokenizerError: half of a surrogate pair in the text.
+            TokenizerError: it cannot take the text, such as half a surrogate pair.
         """
         try:
             return TokenKey(self._tokenizer.encode(text, add_special_tokens=False).ids)
-        except UnicodeEncodeError as error:
-            raise TokenizerError(f"half a surrogate pair at character {error.start}") from None
+        except Exception as error:  # the library raises bare ones
+            raise TokenizerError(f"the tokenizer cannot take it: {error}") from error
 
 
 def load_tokenizer(name: str) -> PretrainedTokenizer:

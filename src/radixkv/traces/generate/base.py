@@ -118,7 +118,7 @@ class Workload(ABC):
             value, least = getattr(self, parameter.name), parameter.metadata.get("minimum", 1)
             if isinstance(parameter.default, int):
                 check_size(parameter.name, value, least)
-            elif not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            elif type(value) not in {int, float} or not math.isfinite(value) or value < 0:
                 raise WorkloadError(name=parameter.name, expected="a finite number of at least 0", given=value)
         if not self.rate:
             raise WorkloadError(name="rate", expected="above 0", given=self.rate)

@@ -57,7 +57,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("causes",),
         ("fixes",),
         ("doctor",),
-        ("pictures",),
+        ("pictures", "wording"),
         ("report",),
         ("__init__",),
     ),

@@ -93,7 +93,7 @@ def doctor(  # noqa: PLR0913, PLR0917  # one parameter an option
 
 def _print(found: Diagnosis) -> None:
     from radixkv.cli import tracing  # noqa: PLC0415  # as above
-    from radixkv.lab.report import cause_rows, fix_rows, split_text  # noqa: PLC0415
+    from radixkv.lab.wording import cause_rows, fix_rows, idle_fixes, no_splits, split_text  # noqa: PLC0415
 
     curve = found.curve
     typer.echo(
@@ -103,7 +103,8 @@ def _print(found: Diagnosis) -> None:
         f"{found.share(found.optimum_tokens):.1%}, and with memory for everything {curve.ceiling:.1%}.\n"
     )
     typer.echo("Where the tokens went")
-    tracing.print_table(["", "tokens", "share", "  "], cause_rows(found), left=1)
+    causes = [(cause, meaning, tokens, share) for cause, tokens, share, meaning in cause_rows(found)]
+    tracing.print_table(["", "", "tokens", "share"], causes, left=2)
     typer.echo("\nSigns of churn")
     for symptom in found.symptoms:
         typer.echo(f"  {'yes' if symptom.found else ' no'}  {symptom.name}: {symptom.text}")
@@ -112,11 +113,8 @@ def _print(found: Diagnosis) -> None:
         for split in found.splits:
             typer.echo(f"  {split_text(found, split)}")
             typer.echo(f"     behind {split.shared!r}\n        one {split.one!r}\n    another {split.other!r}")
-    elif not found.knows_tokens:
-        typer.echo(
-            "\nThe trace has ids of blocks and no tokens: whether prompts agree behind the place where they part, "
-            "or inside a block, cannot be known."
-        )
+    else:
+        typer.echo(f"\nPrompts whose bodies agree but which part early: {no_splits(found)}")
     typer.echo("\nWhat each fix is worth")
     tracing.print_table(["fix", "hit rate", "gain, points", "tokens saved"], fix_rows(found), left=1)
-    typer.echo(f"\n{found.verdict}")
+    typer.echo(f"{idle_fixes(found)}\n\n{found.verdict}".lstrip("\n"))

@@ -1,4 +1,4 @@
-"""What `doctor` found, in words for tables, and as one page that needs nothing else to be opened."""
+"""What `doctor` found, as one page that needs nothing else to be opened."""
 
 from __future__ import annotations
 
@@ -6,80 +6,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from radixkv.lab.causes import CAUSES
 from radixkv.lab.doctor import Diagnosis, SplitExample
-from radixkv.lab.fixes import Fix
 from radixkv.lab.pictures import diagnosis_pictures
 from radixkv.lab.style import Picture
-
-CAUSE_NAMES: Final = {
-    "hit": "found cached",
-    "evicted": "evicted and read again",
-    "partial_block": "in a block not shared whole",
-    "last_token": "last token of a prompt seen before",
-    "namespace": "cached in another namespace",
-    "parted_early": "same text behind another beginning",
-    "first_seen": "seen for the first time",
-}
-"""Every field of `TokenCauses`, in plain words."""
-
-
-def cause_rows(found: Diagnosis) -> list[tuple[str, str, str, str]]:
-    """A row a cause: its name, its tokens, their share of the input, and what it means here."""
-    return [
-        (
-            CAUSE_NAMES[cause],
-            f"{tokens:,}",
-            f"{found.share(tokens):.1%}",
-            _meaning(found, cause) if tokens or cause == "partial_block" else "",
-        )
-        for cause in CAUSES
-        for tokens in (getattr(found.causes, cause),)
-    ]
-
-
-def fix_rows(found: Diagnosis) -> list[tuple[str, str, str, str]]:
-    """A row a fix: what it is, the hit rate with it, what it gains in points, and the tokens it saves.
-
-    Of the policies, the best alone.
-    """
-    return [
-        (fix.what, f"{fix.hit_rate:.1%}", f"{100 * fix.gain:+.1f}", f"{fix.saved_tokens:,}")
-        for fix in best_fixes(found)
-    ]
-
-
-def best_fixes(found: Diagnosis) -> list[Fix]:
-    """The fixes, most tokens saved first; of the policies, the best alone."""
-    policies = [fix for fix in found.fixes if fix.kind == "policy"]
-    return [fix for fix in found.fixes if fix not in policies[1:]]
-
-
-def split_text(found: Diagnosis, example: SplitExample) -> str:
-    """What such prompts have in common, in a line."""
-    split = example.split
-    where = f"at token {split.first:,}" if split.first == split.last else f"at tokens {split.first:,} to {split.last:,}"
-    how = "have the same parts in another order" if 2 * split.reordered > split.requests else "differ in a field"
-    prompts = "1 prompt parts" if split.requests == 1 else f"{split.requests:,} prompts part"
-    return f"{prompts} {where} and {how}: {split.tokens:,} tokens, {found.share(split.tokens):.1%} of the input"
-
-
-def _meaning(found: Diagnosis, cause: str) -> str:
-    """What a cause says about this trace; empty where its name says it all."""
-    if cause == "evicted":
-        half, most, all_ = (found.size_text(found.blocks_to_keep(share)) for share in (0.5, 0.9, 1.0))
-        return f"half of it kept by {half}; 90 % by {most}; all by {all_}"
-    if cause == "partial_block":
-        if not found.knows_tokens:
-            at_most = found.causes.partial_block + found.unknown_tokens
-            return f"ids of blocks hide what is shared inside one: at most {at_most:,}"
-        return "what blocks of 1 token would find, with memory for it" if found.causes.partial_block else ""
-    return {
-        "last_token": "always computed: its logits are the first output",
-        "namespace": "what prompts of other namespaces have cached",
-        "parted_early": "the prompts part before it: see below",
-        "first_seen": "no cache can have it",
-    }.get(cause, "")
+from radixkv.lab.wording import cause_rows, fix_rows, idle_fixes, no_splits, split_text
 
 
 def html_report(found: Diagnosis, *, trace: str) -> str:
@@ -101,6 +31,7 @@ def html_report(found: Diagnosis, *, trace: str) -> str:
         "<h2>What each fix is worth</h2>",
         "<p>Each was priced by running the trace again with it.</p>",
         _table(("fix", "hit rate", "gain, points", "tokens saved"), fix_rows(found), numbers=(1, 2, 3)),
+        f"<p>{escape(idle_fixes(found))}</p>",
         "<h2>How much memory is enough</h2>",
         drawn["curve"],
         "<h2>Signs of churn</h2>",
@@ -108,11 +39,12 @@ def html_report(found: Diagnosis, *, trace: str) -> str:
         drawn["lifetimes"],
         "<h2>Prompts whose bodies agree but which part early</h2>",
         *(_split(found, example) for example in found.splits),
-        "" if found.splits else f"<p>{_no_split(found)}</p>",
+        "" if found.splits else f"<p>{no_splits(found)}</p>",
         "<h2>The hottest prefixes</h2>",
         drawn["prefixes"],
     ]
-    return _PAGE.format(title=escape(f"radixkv doctor: {trace}"), body="\n".join(part for part in parts if part))
+    page = _PAGE.format(title=escape(f"radixkv doctor: {trace}"), body="\n".join(part for part in parts if part))
+    return page.encode(errors="replace").decode()  # a prompt may have half a surrogate pair in it
 
 
 def _facts(found: Diagnosis, trace: str) -> str:
@@ -145,12 +77,6 @@ def _split(found: Diagnosis, example: SplitExample) -> str:
         for side in (example.one, example.other)
     )
     return f'<p>{escape(split_text(found, example))}</p>\n<div class="split">{sides}</div>'
-
-
-def _no_split(found: Diagnosis) -> str:
-    if found.knows_tokens:
-        return "None were found."
-    return "The trace has ids of blocks and no tokens: whether prompts agree behind where they part cannot be known."
 
 
 def _visible(text: str) -> str:

@@ -71,6 +71,7 @@ class Splits:
 
     def __init__(self) -> None:
         self._windows: dict[int, tuple[int, int]] = {}  # by hash: the prompt that brought it, and where
+        self._again: dict[int, int] = {}  # by hash: how many prompts brought it again
         self._brought: dict[int, tuple[int, bytes]] = {}  # by prompt: the tokens it brought, and where they begin
         self._found: dict[int, Split] = {}  # by source
 
@@ -84,6 +85,8 @@ class Splits:
         runs = [run for run in self._runs(data, windows, parts_at) if run.stop - run.start >= LEAST]
         self._note(number, runs, parts_at)
         fresh = [(place, name) for place, name in windows if name not in self._windows]
+        for name in {name for _, name in windows} - {name for _, name in fresh}:
+            self._again[name] = self._again.get(name, 0) + 1
         if fresh:
             self._brought[number] = (parts_at, data[parts_at * TOKEN_BYTES :])
             for place, name in fresh:
@@ -101,8 +104,12 @@ class Splits:
         what one prompt brought has the order it had there, and what is new stands last. Up to `KEPT` or so tokens
         around a field move with it. To be called for the prompts of the same trace once all were added. O(tokens).
         """
-        data, known, new = prompt.data, self._windows, (number, 0)
-        found = [(place, *known[name]) for place, name in _windows(data, 0) if known.get(name, new)[0] < number]
+        data = prompt.data
+        found = [
+            (place, *self._windows[name])
+            for place, name in _windows(data, 0)
+            if name in self._windows and self._is_stable(name, number)
+        ]
         if not any(source in self._found for _, source, _ in found):
             return prompt
         sources, places = np.full(len(prompt), number), np.arange(len(prompt))
@@ -117,6 +124,12 @@ class Splits:
                     sources[before + WINDOW : after] = source
                     places[before + WINDOW : after] = np.arange(at + WINDOW, then)
         return TokenKey(np.frombuffer(data, np.uint32)[np.lexsort((places, sources))])
+
+    def _is_stable(self, name: int, number: int) -> bool:
+        """Whether a window is older than this prompt, and not just by chance: where prompts part, most have it."""
+        source, _ = self._windows[name]
+        split = self._found.get(source)
+        return source < number and (split is None or 2 * self._again.get(name, 0) >= split.requests)
 
     def _note(self, number: int, runs: list[Run], parts_at: int) -> None:
         if not runs:

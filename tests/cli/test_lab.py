@@ -201,6 +201,16 @@ def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
     assert "none.jsonl" in result.output
 
 
+@pytest.mark.parametrize("options", [["--json", "{}/none/a.json"], ["--output", "{}/none/a.png"]], ids=str)
+def test_a_file_that_cannot_be_written(cycle: str, tmp_path: Path, options: list[str]) -> None:
+    """One line, after the table."""
+    result = invoke("curve", cycle, "--blocks", "8", *(option.format(tmp_path) for option in options))
+
+    assert 1 == result.exit_code
+    assert result.stderr.startswith("radixkv: ")
+    assert 1 == len(result.stderr.splitlines())
+
+
 def test_a_real_process_on_all_cores(cycle: str) -> None:
     """As the script runs it, with worker processes."""
     command = [

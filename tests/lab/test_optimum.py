@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from radixkv import POLICIES, SizeError, TokenKey
 from radixkv.lab import Optimum, ReplayConfig, lru_curve, replay
 from radixkv.traces import Request
-from tests.lab.model import Looked, best_hit_blocks, looked, traces
+from tests.lab.model import Block, Looked, best_hit_blocks, looked, traces
 
 
 def optimum_of(trace: list[Request], block_size: int) -> Optimum:
@@ -53,10 +53,10 @@ def test_a_prefix_cache_can_do_it(seeds: range) -> None:
         trace = small_trace(seed)
         # A token of its own behind each prompt: its blocks are all searched, and it is in none.
         halves = [Request(one.prompt, 2 * one.input_tokens - 1, span=2) for one in trace]
-        model = [
-            Looked(blocks, blocks)
-            for blocks in ([(None, *one.prompt.tolist()[:end]) for end in range(1, len(one.prompt))] for one in trace)
+        paths: list[list[Block]] = [
+            [(None, *one.prompt.tolist()[:end]) for end in range(1, len(one.prompt))] for one in trace
         ]
+        model = [Looked(path, path) for path in paths]
         optimum = optimum_of(halves, 2)
         for capacity in (1, 2, 3):
             expected = best_hit_blocks(model, capacity, prefix_of=lambda block: block[:-1])

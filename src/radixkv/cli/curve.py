@@ -64,7 +64,8 @@ def curve(  # noqa: PLR0913, PLR0917  # one parameter an option
     sizes = tracing.sizes(blocks, share, memory, found, context)
     try:
         # Who asks for the span, or replays, reads the trace more than once.
-        with tracing.files(trace) if evictions or not block_size else nullcontext(tuple(trace)) as paths:
+        again = tracing.files(trace) if evictions or not block_size else nullcontext(tuple(trace))
+        with needs("lab"), again as paths:
             source = TraceFiles(paths, trace_format, skip_bad, tokenizer)
             one = block_size or default_block_size(source())
             now = tracing.capacity(present, found, one, context) if present else None
@@ -95,7 +96,8 @@ def curve(  # noqa: PLR0913, PLR0917  # one parameter an option
         with needs("lab"):
             from radixkv.lab.plots import CurvePicture  # noqa: PLC0415  # matplotlib takes longest of all
         beside = {f"{name}, whole leaves (radix cache)": points for name, points in replayed.items()}
-        CurvePicture(measured, best, beside, now, block_bytes).draw().save(output)
+        with tracing.writing(output):
+            CurvePicture(measured, best, beside, now, block_bytes).draw().save(output)
 
 
 def _print(report: dict[str, Any], block_bytes: float | None) -> None:

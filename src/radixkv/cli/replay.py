@@ -73,7 +73,7 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
     found = tracing.find(model)
     sizes = tracing.sizes(blocks, share, memory, found, context)
     try:
-        with tracing.files(trace) as paths:
+        with needs("lab"), tracing.files(trace) as paths:
             source = TraceFiles(paths, trace_format, skip_bad, tokenizer)
             configs: list[ReplayConfig] = []
             ceilings: list[dict[str, Any]] = []

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from radixkv.cli.say import size
+from radixkv.cli.say import fail, size
 from radixkv.errors import UnknownNameError
 from radixkv.lab.models import ModelConfigError, ModelCost, find_model
 from radixkv.lab.sizes import USUAL_SHARES, Sizes
@@ -158,7 +158,17 @@ def write_json(value: object, path: str) -> None:
     if path == STDIN:
         sys.stdout.write(text)
     else:
-        Path(path).write_text(text, encoding="utf-8")
+        with writing(Path(path)):
+            Path(path).write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A file that cannot be written is one line."""
+    try:
+        yield
+    except OSError as error:
+        raise fail(f"{path}: {error.strerror or error}") from None
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 0) -> None:

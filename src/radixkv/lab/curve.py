@@ -69,7 +69,7 @@ class LruCurve:
         """Where a little more memory gains much, in order of size: stretches that steep, however long. O(blocks).
 
         Steep is a gain of at least `gain` in hit rate by at most `more_memory` more, or one block. A stretch is cut
-        to the shortest part of it with nine tenths of its gain.
+        to the shortest part of it with nine tenths of its gain, and what is about as steep beside that.
         """
         last = len(self.hit_tokens) - 1
         if last < 2 or not self.input_tokens:
@@ -82,13 +82,20 @@ class LruCurve:
         return [self._cliff(rates, below[part[0]], above[part[-1]]) for part in stretches if len(part)]
 
     def _cliff(self, rates: npt.NDArray[np.float64], low: int, high: int) -> Cliff:
-        """The shortest part of a stretch with nine tenths of its gain."""
+        """The shortest part of a stretch with nine tenths of its gain, and what beside it is at least half as steep."""
         part = rates[low : high + 1]
         enough = np.searchsorted(part, part + 0.9 * (part[-1] - part[0]) - 1e-12)
         starts = np.flatnonzero(enough < len(part))
         start = int(starts[np.argmin(enough[starts] - starts)])
-        blocks, stop = self.capacity(int(low + start)), self.capacity(int(low + enough[start]))
-        return Cliff(blocks, stop, self.hit_rate(blocks), self.hit_rate(stop))
+        stop = int(enough[start])
+        steps = np.diff(part)
+        steep = (part[stop] - part[start]) / (stop - start) / 2
+        while stop < len(steps) and steps[stop] >= steep:
+            stop += 1
+        while start and steps[start - 1] >= steep:
+            start -= 1
+        blocks, more = self.capacity(int(low + start)), self.capacity(int(low + stop))
+        return Cliff(blocks, more, self.hit_rate(blocks), self.hit_rate(more))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,11 +45,11 @@ class CurvePicture:
 
     def _paint(self, figure: Figure) -> None:
         axes = figure.add_subplot()
-        curve = self.curve
+        curve, unit = self.curve, self._unit
         capacities = self._spread(_LINE_POINTS)
         rates = np.array([curve.hit_rate(int(blocks)) for blocks in capacities])
         for cliff in curve.cliffs():
-            axes.axvspan(self._x(cliff.blocks), self._x(cliff.enough), color=RED, alpha=0.12, linewidth=0)
+            axes.axvspan(cliff.blocks * unit, cliff.enough * unit, color=RED, alpha=0.12, linewidth=0)
         axes.axhline(curve.ceiling, color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
         axes.annotate(
             f"{curve.ceiling:.1%} if nothing were evicted",
@@ -64,27 +64,27 @@ class CurvePicture:
             corners = [size for cliff in curve.cliffs() for size in (cliff.blocks, cliff.enough)]
             chosen = np.union1d(self._spread(_OPTIMUM_POINTS), [*corners, curve.unique_blocks])
             best = [self.optimum.hit_tokens(int(blocks)) / max(curve.input_tokens, 1) for blocks in chosen]
-            axes.plot(self._x(chosen), best, color=GREEN, label="optimum, which knows the future")
-        axes.plot(self._x(capacities), rates, color=BLUE, label="LRU, block by block")
+            axes.plot(chosen * unit, best, color=GREEN, label="optimum, which knows the future")
+        axes.plot(capacities * unit, rates, color=BLUE, label="LRU, block by block")
         if curve.error_tokens is not None:
             errors = 2 * np.array([curve.error(int(blocks)) for blocks in capacities])
             label = f"± 2 standard errors of a sample of {curve.sample:.3g}"
-            axes.fill_between(self._x(capacities), rates - errors, rates + errors, color=BLUE, alpha=0.15, label=label)
+            axes.fill_between(capacities * unit, rates - errors, rates + errors, color=BLUE, alpha=0.15, label=label)
         for number, (name, points) in enumerate(self.replayed.items()):
             at = np.array(sorted(points))
             colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
             found = [points[int(blocks)] for blocks in at]
-            axes.plot(self._x(at), found, marker, color=colour, markersize=6, label=name, clip_on=False)
+            axes.plot(at * unit, found, marker, color=colour, markersize=6, label=name, clip_on=False)
         if self.present is not None:
             self._mark(axes, self.present)
         self._dress(axes)
 
     def _mark(self, axes: Axes, blocks: int) -> None:
         size = f"{blocks:,} blocks" if self.block_bytes is None else bytes_text(blocks * self.block_bytes)
-        axes.axvline(self._x(blocks), color=INK, linewidth=1, linestyle=(0, (4, 3)))
+        axes.axvline(blocks * self._unit, color=INK, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
             f" now: {size}, {self.curve.hit_rate(blocks):.1%} with LRU",
-            (self._x(blocks), 0.02),
+            (blocks * self._unit, 0.02),
             xycoords=("data", "axes fraction"),
             color=INK,
             fontsize=9,
@@ -93,7 +93,7 @@ class CurvePicture:
     def _dress(self, axes: Axes) -> None:
         axes.set_xscale("log", base=10 if self.block_bytes is None else 2)
         sizes = [self._smallest(), max(1.5 * self.curve.unique_blocks, 2), *([self.present] if self.present else [])]
-        axes.set_xlim(self._x(min(sizes)), self._x(max(sizes)))
+        axes.set_xlim(min(sizes) * self._unit, max(sizes) * self._unit)
         top = 1.2 * max(self.curve.ceiling, 0.01)
         axes.set_ylim(0, top)
         percent_axis(axes.yaxis)
@@ -105,10 +105,10 @@ class CurvePicture:
         axes.set_title("Hit rate, in prompt tokens, by the size of the cache")
         axes.legend(loc="upper left", bbox_to_anchor=(0, self.curve.ceiling / top - 0.01))
 
-    def _x(self, blocks: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """A capacity as the axis has it: in blocks, or in GiB."""
-        scale = 1.0 if self.block_bytes is None else self.block_bytes / 2**30
-        return np.asarray(blocks, np.float64) * scale
+    @property
+    def _unit(self) -> float:
+        """What a block is on the axis: 1, or its GiB."""
+        return 1.0 if self.block_bytes is None else self.block_bytes / 2**30
 
     def _smallest(self) -> int:
         """Where the picture begins: four decades below all distinct blocks."""

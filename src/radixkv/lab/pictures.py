@@ -149,8 +149,10 @@ def _draw_hottest(found: Diagnosis, figure: Figure) -> None:
             axes.plot([row.start, row.start], [row.parent + 0.38, place], color=style.MUTED, linewidth=0.9, zorder=1)
         strength = 0.25 + 0.75 * log(row.uses) / max(log(most), 1)
         axes.barh(place, row.length, left=row.start, height=0.76, color=style.BLUE, alpha=strength, zorder=2)
-        label = f" {row.namespace}{row.length:,} tokens, {row.uses:,} prompts"
-        axes.text(row.start + row.length, place, label, va="center", fontsize=8.5)
+        axes.annotate(
+            f"{row.namespace}{row.length:,} tokens, {row.uses:,} prompts", (row.start + row.length, place),
+            (4, 0), textcoords="offset points", va="center", fontsize=8.5,
+        )  # fmt: skip
     axes.grid(visible=False)
     axes.set(xlim=(0, 1.45 * longest), ylim=(max(len(rows), 1) - 0.4, -0.6), yticks=[])
     axes.spines["left"].set_visible(False)

@@ -5,7 +5,7 @@ UPPER := tests/engine tests/server tests/bench tests/cli tests/traces tests/lab
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test lint bench mutants clean
+.PHONY: help serve demo test lint bench mutants figures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ mutants: $(VENV)/.stamp ## plant thousands of small faults in the core and print
 	HYPOTHESIS_PROFILE=quick PYTHONPATH=$(CURDIR)/tools PYTEST_PLUGINS=cpu_limit \
 		$(BIN)/mutmut run >mutants/run.log 2>&1 || { tail -n 50 mutants/run.log; exit 1; }
 	$(BIN)/python tools/mutation_report.py
+
+figures: $(VENV)/.stamp ## make docs/lessons.md's numbers and pictures again
+	PYTHONPATH=. $(BIN)/python tools/lessons.py
 
 clean: ## delete everything that make and the tools made
 	rm -rf $(VENV) benchmarks/.venv mutants build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""The lab: replay, curve, optimum, doctor, pictures, lessons."""

@@ -10,6 +10,7 @@ from radixkv import __version__
 from radixkv.cli.bench import bench
 from radixkv.cli.curve import curve
 from radixkv.cli.demo import demo
+from radixkv.cli.doctor import doctor
 from radixkv.cli.generate import generate
 from radixkv.cli.replay import replay
 from radixkv.cli.serve import serve
@@ -25,6 +26,7 @@ app.command()(serve)
 app.command()(demo)
 app.command()(replay)
 app.command()(curve)
+app.command()(doctor)
 app.command()(generate)
 app.command()(bench)
 

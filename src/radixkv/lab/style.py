@@ -136,5 +136,5 @@ def _tidy(svg: str) -> str:
     """Name fallbacks for the font; drop the ids that nothing refers to, since two pictures may share a page."""
     svg = svg.replace("'DejaVu Sans'", _FONTS)
     used = set(re.findall(r"(?:url\(#|href=\"#)([\w-]+)", svg))
-    svg = re.sub(r' id="([\w-]+)"', lambda found: found[0] if found[1] in used else "", svg)
+    svg = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", svg)
     return re.sub(r"[ \t]+$", "", svg, flags=re.MULTILINE)

@@ -197,12 +197,15 @@ class _Evicted:
     def __init__(self) -> None:
         self.nodes: list[Node[int]] = []
 
-    def stored(self, block: object) -> None:
+    def matched(self, blocks: object) -> None:
         """Of no interest."""
 
-    def removed(self, node: Node[int]) -> None:
-        """Note it."""
-        self.nodes.append(node)
+    def inserted(self, blocks: object, new_blocks: int, name: object) -> None:
+        """Of no interest."""
+
+    def evicted(self, nodes: Sequence[Node[int]], blocks: object) -> None:
+        """Note them."""
+        self.nodes.extend(nodes)
 
     def cleared(self) -> None:
         """Never happens."""

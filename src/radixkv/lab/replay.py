@@ -1,12 +1,14 @@
 """A trace through the caches themselves, one request after the other, at chosen settings.
 
 ```text
-trace ──> the order's choice of those that wait ──> match, lock, evict what is short, insert, unlock ──> counts
+trace ──> the order's choice of those that wait ──> match, insert, evict what is too much ──> counts
 ```
 
 The rules, all of them:
 
-- A request is served whole before the next one starts, and nothing else takes room: the cache has all the blocks.
+- A request is served whole before the next one starts. The capacity is what the cache may hold between two requests:
+  the blocks of running requests are beside it, as in a busy engine, where a request that ends leaves its room to the
+  next. So a policy may choose the new blocks too, and a prompt seen once need not displace what is worth more.
 - Nothing is warm at first, and every request counts.
 - The blocks computed whole are cached: those of the prompt and then, where the trace has the answer's tokens, those of
   prompt and answer but for the token sampled last. A block that is not full takes no room.
@@ -21,7 +23,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from radixkv.cache import PrefixCache
 from radixkv.errors import UnknownNameError
@@ -194,44 +196,21 @@ class _Replay:
         self._hit_squares += hit_tokens * hit_tokens
         self._ages.tick(request.timestamp)
         self._ages.used(match.blocks)
-        cache.lock(match.node)
-        searched = max(len(request.prompt) - 1, 0) // cache.block_size
-        held = _Held(match.node, match.blocks)
-        held = self._keep(cache, prompt_key(request), request.namespace, held, searched)
+        blocks = self._insert(cache, prompt_key(request), request.namespace, match.blocks)
         if finished := finished_key(request):
-            held = self._keep(cache, finished, request.namespace, held, len(held.blocks))
-        cache.unlock(held.node)
+            self._insert(cache, finished, request.namespace, blocks)
+        over = cache.cached_blocks - self._config.blocks
+        if over > 0:
+            self._ages.evicted(cache.evict(over))
 
-    def _keep(self, cache: PrefixCache[Any], key: TokenKey, namespace: str | None, held: _Held, searched: int) -> _Held:
-        """Cache the full blocks of `key` as far as they fit, and hold them instead of `held`, which it begins with.
-
-        Behind the `searched` blocks there may be some that are cached and not held: those need no room.
-        """
-        size, cached, capacity = cache.block_size, len(held.blocks), self._config.blocks
-        count = min(len(key) // size, capacity)
-        if count <= cached:
-            return held
-        if len(key) // size > count:
-            key = key.prefix(count * size)
-        known = cached
-        if cached >= searched:  # a token more, since a match leaves the last one out
-            known = cache.match_length(key.prefix(count * size).extended((0,)), namespace) // size
-        short = cache.cached_blocks + count - known - capacity
-        if short > 0:
-            self._ages.evicted(cache.evict(short))
-        blocks = held.blocks + self._ages.allocate(count - cached)
-        inserted = cache.insert(key, blocks, namespace)
-        if inserted.duplicates:
+    def _insert(self, cache: PrefixCache[Any], key: TokenKey, namespace: str | None, known: array[int]) -> array[int]:
+        """Cache the full blocks of `key`, as many as fit, of which `known` are cached; returns the cache's ids."""
+        count = min(len(key) // cache.block_size, self._config.blocks)
+        inserted = cache.insert(
+            key.prefix(count * cache.block_size), known + self._ages.allocate(count - len(known)), namespace
+        )
+        blocks = cache.path_blocks(inserted.node)
+        if inserted.duplicates:  # cached, but not matched: the last token, or an answer that somebody else got too
             self._ages.free(inserted.duplicates)
-            blocks = cache.path_blocks(inserted.node)
-            self._ages.used(blocks[cached:known])
-        cache.lock(inserted.node)
-        cache.unlock(held.node)
-        return _Held(inserted.node, blocks)
-
-
-class _Held(NamedTuple):
-    """A cached prefix under lock."""
-
-    node: Any
-    blocks: array[int]
+            self._ages.used(blocks[len(known) : count - inserted.new_blocks])
+        return blocks

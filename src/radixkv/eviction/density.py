@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
@@ -43,6 +44,9 @@ BINS: Final = b"".join(bytes([i]) * width for i, width in enumerate(WIDTHS))  # 
 OLDEST: Final = len(BINS) - 1
 PERIODS: Final = 128
 """Periods that are told apart among the times of last use; whatever is older counts as of any age."""
+
+
+_ZEROS: Final = array("d", bytes(8 * len(WIDTHS)))
 
 
 class _Entry:
@@ -91,11 +95,12 @@ class Density:
         self._ghosts: OrderedDict[Hashable, _Entry] = OrderedDict()  # the one evicted first is forgotten first
         self._evictions = 0
         self._path: list[Any] = []  # of the last insert, until distances are told
-        self._density = [[0.0] * len(WIDTHS)] * KINDS
-        self._reused = [[0.0] * len(WIDTHS) for _ in range(KINDS)]
-        self._forgotten = [[0.0] * len(WIDTHS) for _ in range(KINDS)]  # ghosts, by their age then
-        self._waiting = {0: [0] * KINDS}  # weight of nodes and ghosts by the period of their last use, and by kind
-        self._oldest_period = 0
+        self._density = [_ZEROS] * KINDS
+        self._reused = [_ZEROS[:] for _ in range(KINDS)]
+        self._forgotten = [_ZEROS[:] for _ in range(KINDS)]  # ghosts, by their age then
+        # The weight of nodes and ghosts by the period of their last use, modulo `PERIODS`, and by kind.
+        self._waiting = [[0] * KINDS for _ in range(PERIODS)]
+        self._oldest_period = -1  # and all before it
         self._next_look = EXACT
         self._candidates: list[tuple[_Entry, int]] = []  # the lowest last; with the last use that they were ranked by
         self._victim: Any = None  # until something happens
@@ -123,14 +128,14 @@ class Density:
                 self._look()
             # As `_count` and `_move` for each: the one loop that goes through whole paths.
             reused, waiting, oldest = self._reused, self._waiting, self._oldest_period
-            latest = waiting[now // PERIOD]
+            latest = waiting[now // PERIOD % PERIODS]
             for node in path:
                 entry = entries[node]
                 kind, time, weight = entry.kind, entry.time, entry.weight
                 age = now - time
-                reused[kind][BINS[min(OLDEST, age)]] += weight
+                reused[kind][BINS[age if age < OLDEST else OLDEST]] += weight  # noqa: FURB136  # half the price
                 period = time // PERIOD
-                waiting[max(oldest, period)][kind] -= weight
+                waiting[(period if period > oldest else oldest) % PERIODS][kind] -= weight  # noqa: FURB136  # the same
                 if kind < MOST_HITS:
                     entry.kind = kind = kind + HIT_STEP
                 latest[kind] += weight
@@ -228,7 +233,7 @@ class Density:
 
     # --- observations ----------------------------------------------------------------------------------------------
 
-    def _count(self, entry: _Entry, histograms: list[list[float]]) -> None:
+    def _count(self, entry: _Entry, histograms: list[array[float]]) -> None:
         """Note that something came of the entry at the age that it has now."""
         age = self._now - entry.time
         histograms[entry.kind][BINS[min(age, OLDEST)]] += entry.weight
@@ -236,48 +241,49 @@ class Density:
     def _move(self, entry: _Entry, kind: int, time: int) -> None:
         """Give an entry another kind, or time of last use."""
         oldest, weight = self._oldest_period, entry.weight
-        self._waiting[max(entry.time // PERIOD, oldest)][entry.kind] -= weight
-        self._waiting[max(time // PERIOD, oldest)][kind] += weight
+        self._waiting[max(entry.time // PERIOD, oldest) % PERIODS][entry.kind] -= weight
+        self._waiting[max(time // PERIOD, oldest) % PERIODS][kind] += weight
         entry.kind, entry.time = kind, time
 
     def _weigh(self, entry: _Entry, blocks: int) -> None:
         """Let an entry count as so many blocks."""
         weight = min(blocks, MOST_WEIGHT)
-        self._waiting[max(entry.time // PERIOD, self._oldest_period)][entry.kind] += weight - entry.weight
+        self._waiting[max(entry.time // PERIOD, self._oldest_period) % PERIODS][entry.kind] += weight - entry.weight
         entry.weight = weight
 
     def _look(self) -> None:
         """Learn from what was counted, and let it fade. O(kinds x (bins + periods))."""
-        waiting = [[0.0] * len(WIDTHS) for _ in range(KINDS)]  # by age
-        for period, weights in self._waiting.items():
+        waiting = [_ZEROS[:] for _ in range(KINDS)]  # by age
+        current = self._now // PERIOD
+        for period in range(self._oldest_period, current + 1):
             age = self._now - (period * PERIOD + PERIOD // 2) if period > self._oldest_period else OLDEST
             if age > 0:
                 bin_ = BINS[min(age, OLDEST)]
-                for kind, weight in enumerate(weights):
+                for kind, weight in enumerate(self._waiting[period % PERIODS]):
                     waiting[kind][bin_] += weight
-        ended = [list(map(add, *both)) for both in zip(waiting, self._forgotten, strict=True)]
-        general = _chances(_sums(self._reused), _sums(ended), [0.0] * len(WIDTHS))
+        ended = [array("d", map(add, *both)) for both in zip(waiting, self._forgotten, strict=True)]
+        general = _chances(_sums(self._reused), _sums(ended), _ZEROS)
         self._density = [
             _densities(_chances(reused, others, general)) for reused, others in zip(self._reused, ended, strict=True)
         ]
         for histogram in (*self._reused, *self._forgotten):
-            histogram[:] = [weight * KEPT for weight in histogram]
-        self._next_look = min(2 * self._now, (self._now // PERIOD + 1) * PERIOD)
-        self._waiting.setdefault(self._now // PERIOD, [0] * KINDS)
-        if len(self._waiting) > PERIODS:
-            oldest = self._waiting.pop(self._oldest_period)
-            self._oldest_period += 1
-            self._waiting[self._oldest_period] = list(map(add, oldest, self._waiting[self._oldest_period]))
+            histogram[:] = array("d", [weight * KEPT for weight in histogram])
+        self._next_look = min(2 * self._now, (current + 1) * PERIOD)
+        if current - self._oldest_period == PERIODS - 1:  # the next period needs the row
+            last, self._oldest_period = self._waiting[self._oldest_period % PERIODS], self._oldest_period + 1
+            oldest = self._waiting[self._oldest_period % PERIODS]
+            oldest[:] = map(add, oldest, last)
+            last[:] = [0] * KINDS
 
 
-def _sums(histograms: list[list[float]]) -> list[float]:
+def _sums(histograms: list[array[float]]) -> array[float]:
     """All kinds together, bin by bin."""
-    return [sum(weights) for weights in zip(*histograms, strict=True)]
+    return array("d", map(sum, zip(*histograms, strict=True)))
 
 
-def _chances(reused: list[float], others: list[float], general: list[float]) -> list[float]:
+def _chances(reused: array[float], others: array[float], general: array[float]) -> array[float]:
     """For every bin the chance that a node which came to that age is used in it; `general` where little is known."""
-    chances = []
+    chances = array("d")
     came = PRIOR
     for used, other, prior in zip(reversed(reused), reversed(others), reversed(general), strict=True):
         came += used + other
@@ -286,7 +292,7 @@ def _chances(reused: list[float], others: list[float], general: list[float]) -> 
     return chances
 
 
-def _densities(chances: list[float]) -> list[float]:
+def _densities(chances: array[float]) -> array[float]:
     """For every bin the most hits for the time that some horizon promises a node of that age.
 
     With the hits expected so far over the time expected so far as a curve, that is the steepest line from a point of it
@@ -301,7 +307,7 @@ def _densities(chances: list[float]) -> list[float]:
         alive -= used
         curve.append((time, hits))
     hull: list[tuple[float, float]] = []
-    densities = []
+    densities = array("d")
     later_time, later_hits = curve.pop()  # the last of the hull
     for time, hits in reversed(curve):
         steepest = (later_hits - hits) / (later_time - time)

@@ -19,7 +19,7 @@ KEPT: Final = 0.88
 """What a look leaves of the weight of older observations."""
 GHOSTS: Final = 8
 """Evicted nodes remembered, for every node that is cached."""
-LEAST_GHOSTS: Final = 1024
+LEAST_GHOSTS: Final = 128
 """Evicted nodes remembered in any case."""
 MOST_WEIGHT: Final = 8
 """A node counts by its blocks, up to these: one huge prompt is still one observation."""

@@ -1,0 +1,158 @@
+"""Hit density: the index against its definition, what the policy is for, and that what it remembers is bounded."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radixkv import HashCache, RadixCache, TokenKey
+from radixkv.eviction import density
+from radixkv.eviction.density import BINS, EXACT, OLDEST, STARTS, WIDTHS, Density, _densities
+
+probabilities = st.floats(0.0, 0.5)  # above, the last bins are reached by so few that both lose digits
+
+
+def promised(chances: array[float], start: int) -> float:
+    """By definition: over every horizon, hits expected for time expected, of a node that came to bin `start`."""
+    best, hits, time, alive = 0.0, 0.0, 0.0, 1.0
+    for width, chance in zip(WIDTHS[start:], chances[start:], strict=True):
+        used = alive * chance
+        hits += used
+        time += width * (alive - used / 2)
+        alive -= used
+        best = max(best, hits / time)
+    return best
+
+
+@given(st.lists(probabilities, min_size=len(WIDTHS), max_size=len(WIDTHS)).map(lambda values: array("d", values)))
+def test_a_density_is_the_best_that_any_horizon_promises(chances: array[float]) -> None:
+    """The hull finds what trying every horizon finds, at every age."""
+    found = _densities(chances)
+
+    assert len(WIDTHS) == len(found)
+    for start, value in enumerate(found):
+        assert promised(chances, start) == pytest.approx(value, rel=1e-4, abs=1e-12)
+
+
+def test_the_bins_cover_every_age_once() -> None:
+    """One request a bin at first, then two bins an octave, without a gap."""
+    assert len(BINS) == OLDEST + 1 == sum(WIDTHS)
+    assert list(range(EXACT)) == list(BINS[:EXACT])
+    assert sorted(BINS) == list(BINS)
+    assert [BINS.index(bin_) for bin_ in range(len(WIDTHS))] == list(STARTS)
+
+
+class Replay:
+    """A cache of `room` blocks that serves prompts of one-token blocks, and counts hits of the prompts of the cycle."""
+
+    def __init__(self, cache: RadixCache | HashCache, room: int) -> None:
+        self.cache, self.room, self.fresh = cache, room, 0
+        self.asked = self.hit = 0
+
+    def serve(self, prompt: list[int], *, counts: bool = True) -> None:
+        key = TokenKey([*prompt, 0])
+        match = self.cache.match_prefix(key)
+        if counts:
+            self.asked += len(prompt)
+            self.hit += match.matched_tokens
+        new = len(prompt) - len(match.blocks)
+        self.cache.insert(prompt, match.blocks + array("I", range(self.fresh, self.fresh + new)))
+        self.fresh += new
+        self.cache.evict(max(self.cache.cached_blocks - self.room, 0))
+        self.cache.check_invariants()
+
+
+def cycle(prefixes: int, size: int) -> Iterator[list[int]]:
+    """Endlessly: prefixes that share nothing, in turn."""
+    while True:
+        for prefix in range(prefixes):
+            yield [1 + prefix * size + i for i in range(size)]
+
+
+@pytest.mark.parametrize("size", [1, 8])
+@pytest.mark.parametrize("make", [RadixCache, HashCache])
+def test_a_cycle_one_too_long_is_mostly_kept(make: type[RadixCache | HashCache], size: int) -> None:
+    """Five prefixes and room for four: LRU gets nothing of it, the best that any policy can get is 4 in 5."""
+    for eviction, least, most in (("density", 0.7, 0.8), ("lru", 0.0, 0.0)):
+        replay = Replay(make(1, eviction=eviction), 4 * size)
+        prompts = cycle(5, size)
+        for _ in range(1000):
+            replay.serve(next(prompts))
+
+        assert least <= replay.hit / replay.asked <= most
+
+
+@pytest.mark.parametrize("once", [0.1, 0.5])
+def test_prompts_seen_once_do_not_displace_a_cycle(once: float) -> None:
+    """However many of them lie between."""
+    replay, prompts, rng = Replay(RadixCache(1, eviction="density"), 16), cycle(5, 4), Random(1)
+    strangers = iter(range(1000, 10**9))
+    for _ in range(2000):
+        if rng.random() < once:
+            replay.serve([next(strangers) for _ in range(4)], counts=False)
+        else:
+            replay.serve(next(prompts))
+
+    assert replay.hit / replay.asked >= 0.7
+
+
+@pytest.mark.parametrize("make", [RadixCache, HashCache])
+def test_where_lru_is_right_it_does_as_well(make: type[RadixCache | HashCache]) -> None:
+    """Chats that are continued within a few requests or never."""
+    rates = {}
+    for eviction in ("density", "lru"):
+        replay, rng = Replay(make(1, eviction=eviction), 60), Random(2)
+        chats: list[list[int]] = []
+        tokens = iter(range(1, 10**9))
+        for _ in range(2000):
+            if len(chats) < 4 or rng.random() < 0.1:
+                chats = [*chats[-3:], [next(tokens) for _ in range(4)]]
+            chat = chats[rng.randrange(len(chats))]
+            chat += [next(tokens), next(tokens)] if len(chat) < 12 else []
+            replay.serve(list(chat))
+        rates[eviction] = replay.hit / replay.asked
+
+    assert rates["lru"] > 0.5
+    assert rates["density"] > rates["lru"] - 0.01
+
+
+def test_the_same_calls_evict_the_same() -> None:
+    """No clock, no dice: two caches told the same give up the same ids, in the same order."""
+
+    def evicted() -> list[int]:
+        cache, rng, out = RadixCache(1, eviction="density"), Random(3), []
+        for fresh in range(0, 4000, 4):
+            prompt = [rng.randrange(3) for _ in range(4)] + [rng.randrange(50)]
+            cache.match_prefix([*prompt, 0])
+            out += list(cache.insert(prompt, range(5 * fresh, 5 * fresh + 5)).duplicates)
+            out += list(cache.evict(max(cache.cached_blocks - 100, 0)))
+        return out
+
+    assert evicted() == evicted()
+
+
+def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ghosts by the nodes there are; nodes that are gone leave nothing else; weights add up, periods folded or not."""
+    monkeypatch.setattr(density, "LEAST_GHOSTS", 16)
+    monkeypatch.setattr(density, "PERIOD", 8)
+    monkeypatch.setattr(density, "PERIODS", 4)
+    cache, rng = RadixCache(2, eviction="density"), Random(4)
+    policy = cache._policy
+    assert isinstance(policy, Density)
+    for fresh in range(0, 12000, 4):
+        prompt = [rng.randrange(40) for _ in range(8)]
+        cache.match_prefix([*prompt, 0])
+        cache.insert(prompt, range(fresh, fresh + 4))
+        cache.evict(max(cache.cached_blocks - 20, 0))
+        nodes = len(list(cache.tree))
+
+        assert nodes == len(policy._entries)
+        assert len(policy._ghosts) <= max(density.GHOSTS * (nodes + 1), 16)
+        known = [*policy._entries.values(), *policy._ghosts.values()]
+        assert sum(entry.weight for entry in known) == sum(map(sum, policy._waiting))
+    assert [] == [weight for weights in policy._waiting for weight in weights if weight < 0]

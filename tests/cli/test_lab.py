@@ -240,3 +240,20 @@ def test_a_real_process_on_all_cores(cycle: str) -> None:
     done = subprocess.run(command, capture_output=True, check=True, text=True)
 
     assert [0.0, 95 * 32 / 3300] == [row["hit_rate"] for row in json.loads(done.stdout)["rows"]]
+
+
+def test_a_clock_beyond_64_bits_and_a_policy_named_twice(tmp_path: Path) -> None:
+    """Any finite time can be read, so replay must stand it; what is named twice is replayed once."""
+    path = tmp_path / "clock.jsonl"
+    times = (1e308, -1.7e308, 1.7e308)
+    path.write_text("".join(json.dumps({"tokens": [1] * 33, "timestamp": time}) + "\n" for time in times))
+
+    result = invoke("replay", str(path), "--blocks", "2", "--eviction", "lru,lru", "--json", "-")
+
+    assert 0 == result.exit_code, result.exception
+    assert 1 == len(json.loads(result.stdout)["rows"])
+
+
+@pytest.mark.parametrize("options", [["--present", "1__0"], ["--present", "0"], ["--memory", "9" * 400]])
+def test_sizes_that_are_no_numbers(cycle: str, options: list[str]) -> None:
+    assert 2 == invoke("curve", cycle, "--blocks", "8", "--model", "llama-3.1-8b", *options).exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -24,9 +25,10 @@ def size(text: str | int) -> int:
         typer.BadParameter: it is no size.
     """
     found = _SIZE.fullmatch(str(text).strip())
-    if found is None:
+    number = float(found["number"]) * UNITS[found["unit"].upper()] if found else math.inf
+    if not math.isfinite(number):
         raise typer.BadParameter(f"{text!r} is no size: write it as 2GiB, 512MiB or a number of bytes")
-    return int(float(found["number"]) * UNITS[found["unit"].upper()])
+    return int(number)
 
 
 def one_of(names: Collection[str]) -> Callable[[str], str]:

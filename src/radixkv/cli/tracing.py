@@ -28,7 +28,7 @@ STDIN: Final = "-"
 
 
 def several(text: str | None, parse: Callable[[str], T], option: str) -> tuple[T, ...]:
-    """The values of an option that takes several, with commas between them; none without the option.
+    """The values of an option that takes several, with commas between them, each once; none without the option.
 
     Raises:
         typer.BadParameter: an empty list, or a value that is none.
@@ -36,7 +36,7 @@ def several(text: str | None, parse: Callable[[str], T], option: str) -> tuple[T
     if text is None:
         return ()
     try:
-        return tuple(parse(part.strip()) for part in text.split(","))
+        return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}") from None
     except typer.BadParameter as error:
@@ -97,7 +97,7 @@ def capacity(text: str, model: ModelCost | None, block_size: int, context: int |
         typer.BadParameter: no size, or memory without a model.
     """
     if text.replace("_", "").isdecimal():
-        return int(text)
+        return several(text, count, "--present")[0]
     if not model:
         raise typer.BadParameter(f"{text!r} of memory says nothing without --model")
     return model.blocks_in(size(text), block_size, context)

@@ -13,6 +13,9 @@ from radixkv.lab.histogram import Histogram
 _PENDING: Final = 2**16
 """Blocks that are collected before they are counted: numpy is slow on few."""
 
+_FARTHEST: Final = 2**53
+"""Milliseconds, some 285,000 years: a clock beyond it stands still, so that every difference fits 64 bits."""
+
 _Times: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -40,7 +43,7 @@ class BlockAges:
         """The next request is served; it came at that second."""
         self._now += 1
         if timestamp is not None and len(self._clock) == self._now:
-            self._clock.append(round(timestamp * 1000))
+            self._clock.append(round(min(max(timestamp * 1000, -_FARTHEST), _FARTHEST)))
 
     def allocate(self, n: int) -> array[int]:
         """Ids for blocks that this request computes."""

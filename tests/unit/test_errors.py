@@ -19,6 +19,7 @@ from radixkv import (
     HashCache,
     InvariantError,
     LockError,
+    MissingExtraError,
     NamespaceError,
     NodeError,
     OutOfBlocksError,
@@ -87,6 +88,17 @@ def named_after_it_went() -> None:
     node = tree.insert([1], ["a"])
     tree.prune(node)
     tree.path_hash(node)
+
+
+def content_named_after_it_went() -> None:
+    tree = RadixTree[str](1)
+    node = tree.insert([1], ["a"])
+    tree.prune(node)
+    assert node.content_name
+
+
+def missing_extra() -> None:
+    raise MissingExtraError(part="the lab", package="numpy", extra="lab")
 
 
 def without_a_parent() -> None:
@@ -206,6 +218,15 @@ REFUSED: dict[str, Refusal] = {
     "attach": Refusal(attached_twice, NodeError, {}, "a child of the node begins with the same block: walk there"),
     "parent of a node": Refusal(
         named_after_it_went, InvariantError, {}, "the root has no parent, and a pruned node neither"
+    ),
+    "content of what went": Refusal(
+        content_named_after_it_went, StaleNodeError, {}, "the root and a pruned node have no content to name"
+    ),
+    "extra": Refusal(
+        missing_extra,
+        MissingExtraError,
+        {"part": "the lab", "package": "numpy", "extra": "lab"},
+        "the lab needs the package 'numpy': pip install 'radixkv[lab]'",
     ),
     "parent of a block": Refusal(
         without_a_parent, InvariantError, {}, "the root has no parent, and an evicted block neither"

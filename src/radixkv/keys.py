@@ -117,12 +117,18 @@ Tokens: TypeAlias = TokenKey | Sequence[SupportsIndex] | _ArrayLike
 """What calls take as tokens: a `TokenKey`, or what one can be made of (buffers of numpy and torch too)."""
 
 
-def common_prefix(one: bytes, other: bytes, unit: int = TOKEN_BYTES) -> int:
-    """How many leading bytes two keys share, in whole units. A bisection over `memcmp`s."""
-    low, high = 0, min(len(one), len(other)) // unit
+def common_prefix(one: bytes, other: bytes, unit: int = TOKEN_BYTES, *, start: int = 0) -> int:
+    """How many leading bytes of `other` stand in `one` from `start` on, in whole units.
+
+    One `memcmp` if it is all of them, else a bisection over `memcmp`s.
+    """
+    low, high = 0, min(len(one) - start, len(other)) // unit
+    if one.startswith(other[: high * unit], start):
+        return high * unit
+    high -= 1  # units: `low` agree, more than `high` do not
     while low < high:
         middle = (low + high + 1) // 2
-        if one.startswith(other[low * unit : middle * unit], low * unit):
+        if one.startswith(other[low * unit : middle * unit], start + low * unit):
             low = middle
         else:
             high = middle - 1

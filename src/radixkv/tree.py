@@ -18,7 +18,7 @@ from zlib import crc32
 
 from radixkv.drawing import draw
 from radixkv.errors import BlockCountError, InvariantError, LockError, NodeError, StaleNodeError
-from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, check_namespace, check_size
+from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, check_namespace, check_size, common_prefix
 
 T = TypeVar("T")
 
@@ -183,7 +183,7 @@ class RadixTree(Generic[T]):
             path.append(node)
             label = node.label
             if not key.startswith(label, position, end):
-                inside = self._common(key, position, end, label)
+                inside = common_prefix(key, label[: end - position], stride, start=position)
                 return path, position + inside, inside
             position += len(label)
             if position == end:
@@ -398,21 +398,6 @@ class RadixTree(Generic[T]):
         counted, kept = (nodes, blocks, locked), (self.num_nodes, self.num_blocks, self.locked_blocks)
         if counted != kept:
             raise InvariantError(f"nodes, blocks and locked blocks are {counted}, kept as {kept}")
-
-    def _common(self, key: bytes, position: int, end: int, label: bytes) -> int:
-        """Bytes of `label` that `key` agrees with from `position`, in whole blocks; the first block agrees."""
-        stride = self.stride
-        most = min(len(label), end - position)
-        if key.startswith(label[:most], position):
-            return most
-        low, high = 1, most // stride - 1  # blocks: `low` agree, more than `high` do not
-        while low < high:
-            middle = (low + high + 1) // 2
-            if key.startswith(label[low * stride : middle * stride], position + low * stride):
-                low = middle
-            else:
-                high = middle - 1
-        return low * stride
 
 
 def namespace_hash(namespace: str | None) -> int:

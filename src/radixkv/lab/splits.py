@@ -154,7 +154,7 @@ class Splits:
             source, at = found
             offset, brought = self._brought[source]
             at -= offset
-            length = common_prefix(data[place * TOKEN_BYTES :], brought[at * TOKEN_BYTES :]) // TOKEN_BYTES
+            length = common_prefix(data, brought[at * TOKEN_BYTES :], start=place * TOKEN_BYTES) // TOKEN_BYTES
             if length < WINDOW:  # two windows of one hash
                 continue
             back = _agree_backwards(data[done * TOKEN_BYTES : place * TOKEN_BYTES], brought[: at * TOKEN_BYTES])

@@ -13,18 +13,9 @@ from typer.testing import CliRunner
 
 from radixkv.cli.commands import app
 
-CYCLE = [{"tokens": [prefix] * 32 + [9]} for prefix in (1, 2, 3, 4, 5) * 20]
-
 
 def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "200", "NO_COLOR": "1"})
-
-
-@pytest.fixture
-def cycle(tmp_path: Path) -> str:
-    path = tmp_path / "cycle.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in CYCLE))
-    return str(path)
 
 
 @pytest.fixture

@@ -23,10 +23,7 @@ def curve(  # noqa: PLR0913, PLR0917  # one parameter an option
     memory: options.Memory = None,
     model: options.Model = None,
     context: options.Context = None,
-    block_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens a block.", show_default="what an id of the trace stands for, or 16"),
-    ] = None,
+    block_size: options.BlockSize = None,
     optimum: Annotated[
         bool, typer.Option("--optimum", help="Also the best that any policy could do, which knows the future.")
     ] = False,

@@ -25,12 +25,9 @@ def doctor(  # noqa: PLR0913, PLR0917  # one parameter an option
     memory: options.Memory = None,
     model: options.Model = None,
     context: options.Context = None,
-    block_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens a block. [default: what an id of the trace stands for, or 16]"),
-    ] = None,
+    block_size: options.BlockSize = None,
     replicas: Annotated[int, typer.Option(min=1, max=256, help="How many to try; 1 tries none.")] = 4,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes. [default: one a core]")] = None,
+    workers: options.Workers = None,
     report: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Write a page with all of it and pictures: .html.")
     ] = None,

@@ -82,6 +82,11 @@ Context: TypeAlias = Annotated[
         rich_help_panel=_SIZES,
     ),
 ]
+BlockSize: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="Tokens a block.", show_default="what an id of the trace stands for, or 16"),
+]
+Workers: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a core")]
 Json: TypeAlias = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - to standard output.")
 ]

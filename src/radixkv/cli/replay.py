@@ -48,7 +48,7 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
     utilisation: Annotated[
         float, typer.Option(min=0.001, max=1, help="Share of the peak that a prefill reaches.", rich_help_panel=_COST)
     ] = 0.5,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="one a core")] = None,
+    workers: options.Workers = None,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Work on that Ray cluster; `local` starts one here.")
     ] = None,

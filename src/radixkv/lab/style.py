@@ -29,7 +29,6 @@ RED: Final = "#d55e00"
 PURPLE: Final = "#cc79a7"
 SKY: Final = "#56b4e9"
 YELLOW: Final = "#f0e442"
-GREY: Final = "#9aa0a6"
 SERIES: Final = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 """Colours of lines, in the order to take them."""
 

@@ -5,7 +5,7 @@ UPPER := tests/engine tests/server tests/bench tests/cli tests/traces tests/lab
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test lint bench mutants figures clean
+.PHONY: help serve demo test test-core test-optimized lint bench mutants figures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,9 +17,14 @@ demo: $(VENV)/.stamp ## start the server, hold a three-turn chat, show what the 
 	$(BIN)/radixkv demo
 
 test: $(VENV)/.stamp ## run all tests: the core with 100 % branch coverage and again under python -O, engine and server
-	$(BIN)/python -m pytest $(UPPER:%=--ignore=%) --cov
-	HYPOTHESIS_PROFILE=quick $(BIN)/python -O -m pytest $(UPPER:%=--ignore=%)
+	$(MAKE) --jobs=2 --output-sync test-core test-optimized
 	$(BIN)/python -m pytest $(UPPER) -m 'not real_model or one_turn'
+
+test-core: $(VENV)/.stamp
+	$(BIN)/python -m pytest $(UPPER:%=--ignore=%) --cov
+
+test-optimized: $(VENV)/.stamp
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -O -m pytest $(UPPER:%=--ignore=%)
 
 lint: $(VENV)/.stamp ## check the rules (ruff), the format (ruff) and the types (mypy strict)
 	$(BIN)/ruff check .

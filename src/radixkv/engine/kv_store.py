@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from radixkv.keys import check_size
@@ -46,13 +48,9 @@ class KVStore:
     ) -> None:
         self.num_blocks = check_size("num_blocks", num_blocks, 1)
         self.block_size = check_size("block_size", block_size, 1)
-        self.keys = [
-            torch.zeros(num_blocks, block_size, layer.kv_heads, layer.key_dim, dtype=dtype, device=device)
-            for layer in layers
-        ]
+        self.keys = [_zeros((num_blocks, block_size, layer.kv_heads, layer.key_dim), dtype, device) for layer in layers]
         self.values = [
-            torch.zeros(num_blocks, block_size, layer.kv_heads, layer.value_dim, dtype=dtype, device=device)
-            for layer in layers
+            _zeros((num_blocks, block_size, layer.kv_heads, layer.value_dim), dtype, device) for layer in layers
         ]
         self.flat_keys = [keys.flatten(0, 1) for keys in self.keys]
         self.flat_values = [values.flatten(0, 1) for values in self.values]
@@ -71,3 +69,10 @@ class KVStore:
         """
         numbers = sum(layer.kv_heads * (layer.key_dim + layer.value_dim) for layer in layers)
         return numbers * block_size * dtype.itemsize
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # numpy's zeros come from the system, page by page; torch writes them all, in threads that `apart` is to avoid
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)

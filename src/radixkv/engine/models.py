@@ -16,6 +16,7 @@ from radixkv.engine.default_model import DEFAULT_MODEL, default_model_folder
 from radixkv.engine.errors import ModelFilesError, ParameterError, UnsupportedModelError
 from radixkv.engine.kv_store import LayerShape
 from radixkv.engine.probe import check_config, context_length, probe
+from radixkv.engine.threads import apart
 
 DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 """What `dtype=` takes, besides "auto"."""
@@ -86,6 +87,10 @@ def load_model(name_or_path: str = DEFAULT_MODEL, *, dtype: str = "auto", device
         ModelFilesError: its files are not there, or cannot be read.
         ParameterError: no such dtype or device.
     """
+    return apart(lambda: _load(name_or_path, dtype, device))
+
+
+def _load(name_or_path: str, dtype: str, device: str) -> LoadedModel:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415  # takes seconds
 
     place = _device(device)
@@ -105,7 +110,7 @@ def load_model(name_or_path: str = DEFAULT_MODEL, *, dtype: str = "auto", device
         raise
     except (OSError, ValueError, KeyError, ImportError) as error:  # what transformers raises at files it cannot take
         raise ModelFilesError(f"cannot load {name}: {error}") from error
-    return adopt_model(model.to(place), tokenizer, name)
+    return _adopt(model.to(place), tokenizer, name)
 
 
 def adopt_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
@@ -114,6 +119,10 @@ def adopt_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     Raises:
         UnsupportedModelError: as `load_model`.
     """
+    return apart(lambda: _adopt(model, tokenizer, name))
+
+
+def _adopt(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     check_config(model.config, name)
     register_attention()
     model.eval().requires_grad_(False)

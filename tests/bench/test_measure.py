@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from itertools import count
 from typing import Any
 
 import pytest
 
 from radixkv.bench.measure import NONE, SETUPS, BenchError, Measured, Setup, measure, worst_skips
+from radixkv.bench.rates import Rates, measure_rates
 from radixkv.bench.workloads import WORKLOADS, Call, Scale, Workload, make
 from radixkv.engine import LoadedModel, PromptTooLongError, Timings
 from tests.bench.conftest import SMALL, letters
+
+RATES = Rates(token=3, pair=2)
 
 
 def ticking() -> Any:
@@ -23,7 +27,7 @@ def test_every_setup_serves_the_same_workload(tiny: LoadedModel, name: str) -> N
     """The same tokens go in and come out; a cache saves work and never finds more than there is."""
     workload = make(name, letters, SMALL)
     ends: list[None] = []
-    runs = [measure(tiny, workload, setup, on_end=lambda: ends.append(None)) for setup in SETUPS]
+    runs = [measure(tiny, workload, setup, RATES, on_end=lambda: ends.append(None)) for setup in SETUPS]
 
     assert len(SETUPS) * len(workload.calls) == len(ends)
     without = runs[0]
@@ -40,14 +44,14 @@ def test_every_setup_serves_the_same_workload(tiny: LoadedModel, name: str) -> N
         assert all(0 < seconds <= run.seconds for seconds in run.first_token_seconds)
         assert run.worst_skips <= run.setup.max_skips
         if run.hit_tokens > 0.5 * run.prompt_tokens:
-            assert run.prefill_operations < without.prefill_operations
+            assert run.prefill_work < without.prefill_work
 
 
 def test_longest_prefix_first_reaches_the_best_on_shuffled_groups(tiny: LoadedModel) -> None:
     """And by arrival much less is found."""
     workload = make("shuffled-groups", letters, Scale())
     lpm, fcfs, bound = (
-        measure(tiny, workload, setup)
+        measure(tiny, workload, setup, RATES)
         for setup in (
             Setup("radix", 16, "lpm"), Setup("radix", 16, "fcfs"), Setup("radix", 16, "lpm", max_skips=3)
         )
@@ -59,21 +63,34 @@ def test_longest_prefix_first_reaches_the_best_on_shuffled_groups(tiny: LoadedMo
 
 
 def test_the_work_of_a_prompt_by_hand(tiny: LoadedModel) -> None:
-    """All weights once a token, every token against itself and those before it, one row of logits."""
-    weights = sum(weight.numel() for weight in tiny.model.model.parameters()) - 260 * 32
-    run = measure(tiny, Workload("one", "", (Call(tuple(range(10)), 1),)), NONE)
+    """Ten tokens, and each with itself and those before it."""
+    run = measure(tiny, Workload("one", "", (Call(tuple(range(10)), 1),)), NONE, RATES)
 
-    assert 2 * weights * 10 + 4 * 2 * 32 * 55 + 2 * 260 * 32 == run.prefill_operations
+    assert 10 * 3 + 55 * 2 == run.prefill_work
     assert 0 == run.decode_seconds
+
+
+def test_rates_of_a_clock_that_ticks(tiny: LoadedModel) -> None:
+    """Every step takes a tick, whatever it attends to: all of it is the tokens'."""
+    rates = measure_rates(tiny, ticking())
+
+    assert Rates(token=1 / 512, pair=0.0) == rates
+
+
+def test_rates_of_this_machine(tiny: LoadedModel) -> None:
+    """Both take time; a token takes more than attending to one."""
+    rates = measure_rates(tiny, time.process_time)
+
+    assert 0 <= rates.pair < rates.token
 
 
 def test_decoding_is_measured_apart(tiny: LoadedModel) -> None:
     """Nine tokens after the first one: steps without a prompt. On this clock each step takes as long."""
     workload = Workload("one", "", (Call(tuple(range(10)), 10),))
-    short = measure(tiny, Workload("one", "", (Call(tuple(range(10)), 1),)), NONE)
-    run = measure(tiny, workload, NONE, clock=ticking())
+    short = measure(tiny, Workload("one", "", (Call(tuple(range(10)), 1),)), NONE, RATES)
+    run = measure(tiny, workload, NONE, RATES, clock=ticking())
 
-    assert short.prefill_operations == run.prefill_operations
+    assert short.prefill_work == run.prefill_work
     assert 0.7 < run.decode_seconds / run.seconds < 1
     assert run.prefill_seconds == run.seconds - run.decode_seconds
 
@@ -81,7 +98,7 @@ def test_decoding_is_measured_apart(tiny: LoadedModel) -> None:
 def test_a_continuing_call_has_the_history_before_it(tiny: LoadedModel) -> None:
     """Prompt, output and new tokens: of the first call all but the token sampled last is found."""
     workload = Workload("two", "", (Call((1, 2, 3), 4), Call((5, 6), 1, after=0)))
-    run = measure(tiny, workload, Setup("radix", 1, "lpm"))
+    run = measure(tiny, workload, Setup("radix", 1, "lpm"), RATES)
 
     assert (3 + 9, 6, 6) == (run.prompt_tokens, run.hit_tokens, run.best_hit_tokens)
 
@@ -89,9 +106,9 @@ def test_a_continuing_call_has_the_history_before_it(tiny: LoadedModel) -> None:
 def test_a_prompt_that_cannot_be_served(tiny: LoadedModel) -> None:
     """It is said, and nothing hangs: at once, or when its turn comes."""
     with pytest.raises(PromptTooLongError):
-        measure(tiny, Workload("long", "", (Call((1,) * 5000, 1),)), NONE)
+        measure(tiny, Workload("long", "", (Call((1,) * 5000, 1),)), NONE, RATES)
     with pytest.raises(BenchError, match="a request failed"):
-        measure(tiny, Workload("long", "", (Call((1,), 1), Call((1,) * 5000, 1, after=0))), NONE)
+        measure(tiny, Workload("long", "", (Call((1,), 1), Call((1,) * 5000, 1, after=0))), NONE, RATES)
 
 
 def test_a_step_that_fails(tiny: LoadedModel, caplog: pytest.LogCaptureFixture) -> None:
@@ -103,7 +120,7 @@ def test_a_step_that_fails(tiny: LoadedModel, caplog: pytest.LogCaptureFixture) 
     hook = tiny.model.register_forward_pre_hook(fail)
     try:
         with pytest.raises(BenchError, match="no luck"):
-            measure(tiny, make("no-sharing", letters, SMALL), NONE)
+            measure(tiny, make("no-sharing", letters, SMALL), NONE, RATES)
     finally:
         hook.remove()
     assert "a step failed" in caplog.text
@@ -123,7 +140,7 @@ def test_worst_skips_by_hand() -> None:
 def test_shares_and_rates() -> None:
     """From numbers that can be worked out in the head."""
     run = measured(first_token_seconds=(4.0, 1.0, 2.0, 3.0))
-    without = measured(setup=NONE, seconds=20.0, decode_seconds=2.0, prefill_operations=90.0)
+    without = measured(setup=NONE, seconds=20.0, decode_seconds=2.0, prefill_work=90.0)
 
     assert (10.0, 0.4, 0.5, 0.625) == (run.prompt_rate, run.output_rate, run.hit_rate, run.of_best)
     assert (2.0, 4.0) == (run.first_token(0.5), run.first_token(0.99))
@@ -138,7 +155,7 @@ def measured(**changes: Any) -> Measured:
     given: dict[str, Any] = {
         "workload": "few-shot", "setup": Setup("radix", 16, "lpm"), "requests": 4, "seconds": 10.0,
         "prompt_tokens": 100, "output_tokens": 4, "hit_tokens": 50, "best_hit_tokens": 80,
-        "first_token_seconds": (1.0,), "decode_seconds": 2.0, "prefill_operations": 30.0, "cache_seconds": 0.01,
+        "first_token_seconds": (1.0,), "decode_seconds": 2.0, "prefill_work": 30.0, "cache_seconds": 0.01,
         "worst_skips": 0,
     }  # fmt: skip
     return Measured(**given | changes)

@@ -18,7 +18,7 @@ from tests.bench.test_measure import measured
 
 def without(workload: str) -> Measured:
     """Ten times as long for ten times the work."""
-    return measured(workload=workload, setup=NONE, seconds=82.0, prefill_operations=300.0, hit_tokens=0)
+    return measured(workload=workload, setup=NONE, seconds=82.0, prefill_work=300.0, hit_tokens=0)
 
 
 def verdict(words: str, *runs: Measured) -> tuple[bool, str]:

@@ -71,8 +71,8 @@ def test_sharing(name: str, least: float) -> None:
 
 
 def test_no_sharing() -> None:
-    """Not even a block of four letters at the beginning."""
-    assert 0 == best_rate(make("no-sharing", letters, Scale()))
+    """Nothing but that two passages begin with the same word."""
+    assert best_rate(make("no-sharing", letters, Scale())) < 0.002
 
 
 def test_the_shuffled_groups_do_not_fit_and_are_shuffled() -> None:

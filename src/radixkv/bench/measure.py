@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any, Final
 
 from radixkv.bench.best import Served, best_hit_tokens
+from radixkv.bench.rates import Rates
 from radixkv.bench.workloads import Workload
 from radixkv.engine import Engine, EngineConfig, LoadedModel, Output, SamplingParams, Timings
 from radixkv.engine.attention import PagedBatch
@@ -69,8 +70,8 @@ class Measured:
     """From submission to the first token, a number a request, in order of submission."""
     decode_seconds: float
     """In steps that computed one token a request: no prompts."""
-    prefill_operations: float
-    """Multiplications and additions of the other steps, attention included."""
+    prefill_work: float
+    """Seconds that the tokens of the other steps would take at the rates of full steps (`Rates`)."""
     cache_seconds: float
     """In the block manager, the cache and the waiting queue."""
     worst_skips: int
@@ -116,14 +117,15 @@ class Measured:
 
         `uncached` is the same workload without a cache, in the same process.
         """
-        bound = uncached.prefill_seconds * self.prefill_operations / uncached.prefill_operations
+        bound = uncached.prefill_seconds * self.prefill_work / uncached.prefill_work
         return bound / self.prefill_seconds
 
 
-def measure(
+def measure(  # noqa: PLR0913  # what is measured, and how
     model: LoadedModel,
     workload: Workload,
     setup: Setup,
+    rates: Rates,
     *,
     clock: Clock = time.monotonic,
     on_end: Callable[[], None] = lambda: None,
@@ -134,6 +136,7 @@ def measure(
         model: nobody else may use it meanwhile.
         workload: what to run.
         setup: of the engine.
+        rates: what the work of its steps is counted at.
         clock: seconds.
         on_end: called at each request's end, in the engine's thread.
 
@@ -149,7 +152,7 @@ def measure(
         max_waiting=len(workload.calls),
     )
     engine = Engine(model, config, clock=clock)
-    steps = _StepWatch(model, clock)
+    steps = _StepWatch(rates, clock)
     drive = _Drive(engine, workload, on_end)
     hook = model.model.register_forward_pre_hook(steps, with_kwargs=True)
     engine.start()
@@ -172,7 +175,7 @@ def measure(
         best_hit_tokens=best_hit_tokens(drive.served, setup.block_size),
         first_token_seconds=tuple(_known(timing.first_token) - timing.submitted for timing in timings),
         decode_seconds=steps.decode_seconds(ended),
-        prefill_operations=steps.prefill_operations,
+        prefill_work=steps.prefill_work,
         cache_seconds=snapshot.cache_seconds,
         worst_skips=worst_skips(timings),
     )
@@ -254,7 +257,7 @@ class _Step:
     began: float
     decodes: bool
     """It computes one token a request."""
-    operations: float
+    work: float
 
 
 class _StepWatch:
@@ -263,32 +266,23 @@ class _StepWatch:
     A step's time ends where the next one begins, so nothing is left out.
     """
 
-    def __init__(self, model: LoadedModel, clock: Clock) -> None:
-        decoder, config = model.model.base_model, model.model.config.get_text_config(decoder=True)
-        embeddings = decoder.get_input_embeddings().weight
-        weights = sum(weight.numel() for weight in decoder.parameters()) - embeddings.numel()
-        self._a_token = 2.0 * weights
-        self._a_pair = 4.0 * model.num_layers * config.num_attention_heads * model.head_dim  # of tokens, one sees one
-        self._a_row_of_logits = 2.0 * embeddings.numel()
+    def __init__(self, rates: Rates, clock: Clock) -> None:
+        self._rates = rates
         self._clock = clock
         self._steps: list[_Step] = []
 
     def __call__(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         batch: PagedBatch = kwargs["radixkv_batch"]
         positions = kwargs["position_ids"]
-        logits = kwargs["logits_to_keep"].numel() if "logits_to_keep" in kwargs else positions.numel()
-        operations = (
-            self._a_token * positions.numel()
-            + self._a_pair * float(positions.sum() + positions.numel())
-            + self._a_row_of_logits * logits
-        )
+        pairs = int(positions.sum()) + positions.numel()
+        work = positions.numel() * self._rates.token + pairs * self._rates.pair
         decodes = all(chunk.stop - chunk.start == 1 for chunk in batch.chunks)
-        self._steps.append(_Step(self._clock(), decodes, operations))
+        self._steps.append(_Step(self._clock(), decodes, work))
 
     @property
-    def prefill_operations(self) -> float:
+    def prefill_work(self) -> float:
         """Of all steps that computed more than a token for some request."""
-        return sum(step.operations for step in self._steps if not step.decodes)
+        return sum(step.work for step in self._steps if not step.decodes)
 
     def decode_seconds(self, end: float) -> float:
         """Of the other steps, if the last one ended then."""

@@ -13,12 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from radixkv.bench.measure import NONE, SETUPS, Clock, Measured, Setup, measure
 from radixkv.bench.peer import CHATS, ChatReuse, PeerError, as_text, first_chats, llama_cpp
+from radixkv.bench.rates import Rates, measure_rates
 from radixkv.bench.workloads import WORKLOADS, Call, Scale, Workload, make
 from radixkv.engine import DEFAULT_MODEL, LoadedModel, load_model
 from radixkv.engine.default_model import default_model_gguf
 from radixkv.errors import UnknownNameError
 
-FULL = Scale(requests=4, length=2.0)
+FULL = Scale(requests=2, length=2.0)
 TIGHT = Setup("radix", 16, "lpm", max_skips=8)
 """With a bound on waiting that shuffled groups run into."""
 
@@ -72,10 +73,11 @@ def run(  # noqa: PLR0913  # one a choice of the user's
 
     workloads = [make(name, encode, FULL if full else Scale()) for name in only or WORKLOADS]
     clock: Clock = time.process_time if processor_time else time.monotonic
-    measure(model, Workload("warm-up", "", (Call(workloads[0].calls[0].tokens, 2),)), NONE)
+    rates = measure_rates(model, clock)
+    measure(model, Workload("warm-up", "", (Call(workloads[0].calls[0].tokens, 2),)), NONE, rates)
     runs: list[Measured] = []
     for workload in workloads:
-        of_workload = _measure_all(model, workload, clock)
+        of_workload = _measure_all(model, workload, rates, clock)
         runs += of_workload
         on_workload(workload, of_workload)
     peers: list[ChatReuse] = []
@@ -83,7 +85,7 @@ def run(  # noqa: PLR0913  # one a choice of the user's
     chats = next((workload for workload in workloads if workload.name == "multi-turn"), None)
     if peer and chats:
         try:
-            peers = _hold_chats(model, first_chats(chats, CHATS), clock)
+            peers = _hold_chats(model, first_chats(chats, CHATS), rates, clock)
         except PeerError as error:
             left_out = str(error)
     return Result(
@@ -97,7 +99,7 @@ def run(  # noqa: PLR0913  # one a choice of the user's
     )
 
 
-def _measure_all(model: LoadedModel, workload: Workload, clock: Clock) -> list[Measured]:
+def _measure_all(model: LoadedModel, workload: Workload, rates: Rates, clock: Clock) -> list[Measured]:
     """A workload with every setup, one after the other."""
     setups = setups_for(workload)
     runs = []
@@ -105,7 +107,7 @@ def _measure_all(model: LoadedModel, workload: Workload, clock: Clock) -> list[M
         task = progress.add_task(workload.name, total=len(setups) * len(workload.calls))
         for setup in setups:
             progress.update(task, description=f"{workload.name}, {setup} {setup.order}")
-            runs.append(measure(model, workload, setup, clock=clock, on_end=lambda: progress.advance(task)))
+            runs.append(measure(model, workload, setup, rates, clock=clock, on_end=lambda: progress.advance(task)))
     return runs
 
 
@@ -114,7 +116,7 @@ def setups_for(workload: Workload) -> tuple[Setup, ...]:
     return (*SETUPS, TIGHT) if workload.name == "shuffled-groups" else SETUPS
 
 
-def _hold_chats(model: LoadedModel, chats: Workload, clock: Clock) -> list[ChatReuse]:
+def _hold_chats(model: LoadedModel, chats: Workload, rates: Rates, clock: Clock) -> list[ChatReuse]:
     """The same chats with llama.cpp and with ours, each with and without what it caches."""
     if model.name != DEFAULT_MODEL:
         raise PeerError(f"llama.cpp is left out: it has no file of {model.name}")
@@ -126,8 +128,8 @@ def _hold_chats(model: LoadedModel, chats: Workload, clock: Clock) -> list[ChatR
             threads=torch.get_num_threads(),
             processor_time=clock is time.process_time,
         )
-        uncached = measure(model, chats, NONE, clock=clock)
-        run = measure(model, chats, Setup("radix", 16, "lpm"), clock=clock)
+        uncached = measure(model, chats, NONE, rates, clock=clock)
+        run = measure(model, chats, Setup("radix", 16, "lpm"), rates, clock=clock)
     ours = ChatReuse(
         server=f"radixkv, {run.setup} {run.setup.order}",
         slots="-",

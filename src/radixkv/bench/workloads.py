@@ -100,13 +100,13 @@ def few_shot(text: Text, scale: Scale) -> Workload:
     task = text.words("Who speaks in the passage? Answer with a name.\n")
     examples = task + sum((text.passage(52) + text.words("\nSpeaker: Alice\n") for _ in range(8)), ())
     ask = text.words("\nSpeaker:")
-    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(12 * scale.requests)]
+    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(48 * scale.requests)]
     return Workload("few-shot", f"{len(calls)} questions behind the same 8 examples", tuple(calls))
 
 
 def multi_turn(text: Text, scale: Scale) -> Workload:
     """Chats behind one system prompt; each turn brings the whole history."""
-    chats = 8 * scale.requests
+    chats = 24 * scale.requests
     system = text.words("You tell the story of Alice.\n") + text.passage(320)
     calls: list[Call] = []
     for _ in range(chats):
@@ -120,7 +120,8 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
     """A problem: thoughts are sampled, each is judged, two are gone on with, and what comes of them is judged."""
     propose, judge = text.words("\nNext thought:"), text.words("\nIs this right? Yes or no:")
     calls: list[Call] = []
-    for _ in range(scale.requests):
+    problems = 8 * scale.requests
+    for _ in range(problems):
         problem = text.passage(200) + propose
         thoughts = list(range(len(calls), len(calls) + 4))
         calls += (Call(problem, 6, seed=text.random.randrange(2**31)) for _ in thoughts)
@@ -129,13 +130,13 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
             further = list(range(len(calls), len(calls) + 4))
             calls += (Call(propose, 6, kept, text.random.randrange(2**31)) for _ in further)
             calls += (Call(judge, 1, thought) for thought in further)
-    about = f"{scale.requests} problem(s): 4 thoughts, then 4 more after each of 2, all judged"
+    about = f"{problems} problems: 4 thoughts, then 4 more after each of 2, all judged"
     return Workload("tree-of-thought", about, tuple(calls))
 
 
 def self_consistency(text: Text, scale: Scale) -> Workload:
     """The same question sampled several times, behind worked examples."""
-    questions = 2 * scale.requests
+    questions = 8 * scale.requests
     examples = text.passage(208)
     calls: list[Call] = []
     for _ in range(questions):
@@ -146,7 +147,7 @@ def self_consistency(text: Text, scale: Scale) -> Workload:
 
 def agent(text: Text, scale: Scale) -> Workload:
     """Agents with the same tools; each step's prompt is the whole history and a new observation."""
-    agents = 4 * scale.requests
+    agents = 16 * scale.requests
     tools = text.words("You can search, read and write. Think, then act.\n") + text.passage(244)
     calls: list[Call] = []
     for _ in range(agents):
@@ -159,7 +160,7 @@ def agent(text: Text, scale: Scale) -> Workload:
 
 def document_qa(text: Text, scale: Scale) -> Workload:
     """Questions on a few documents, from different users: they come in no order."""
-    documents = [text.passage(320) for _ in range(3 * scale.requests)]
+    documents = [text.passage(320) for _ in range(6 * scale.requests)]
     asked = [
         document + text.words("\nQuestion: ") + text.passage(16) + text.words("\nAnswer:")
         for document in documents
@@ -172,18 +173,19 @@ def document_qa(text: Text, scale: Scale) -> Workload:
 
 def no_sharing(text: Text, scale: Scale) -> Workload:
     """Nothing in common: all that a cache can do here is cost time."""
-    calls = [Call(text.passage(320), 4) for _ in range(4 * scale.requests)]
+    calls = [Call(text.passage(320), 4) for _ in range(12 * scale.requests)]
     return Workload("no-sharing", f"{len(calls)} prompts with nothing in common", tuple(calls))
 
 
 def shuffled_groups(text: Text, scale: Scale) -> Workload:
     """Groups share a prefix each, all come at once, in no order, and the pool holds a few groups only."""
-    groups = [text.passage(112) for _ in range(8 * scale.requests)]
+    groups = [text.passage(112) for _ in range(24 * scale.requests)]
     prompts = [group + text.passage(16) for group in groups for _ in range(4)]
     text.random.shuffle(prompts)
+    room = 16 * scale.requests
     calls = tuple(Call(prompt, 1) for prompt in prompts)
-    about = f"{len(groups)} groups of 4, and room for 5 prompts"
-    return Workload("shuffled-groups", about, calls, pool_tokens=5 * len(prompts[0]))
+    about = f"{len(groups)} groups of 4, and room for {room} prompts"
+    return Workload("shuffled-groups", about, calls, pool_tokens=room * len(prompts[0]))
 
 
 Maker: TypeAlias = Callable[[Text, Scale], Workload]

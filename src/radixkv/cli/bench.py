@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from radixkv.cli.openmp import bound_spinning
 from radixkv.cli.say import fail, needs
 from radixkv.errors import RadixKVError
 
@@ -26,7 +26,7 @@ def bench(  # noqa: PLR0913, PLR0917  # one parameter an option
     ] = None,
 ) -> None:
     """Measure the engine with and without a prefix cache, on workloads of real English text."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in `serve`
+    bound_spinning()
     with needs("bench"):
         from radixkv.bench import report  # noqa: PLC0415  # takes seconds
         from radixkv.bench.run import run  # noqa: PLC0415

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import Annotated, Literal
 
 import typer
 
+from radixkv.cli.openmp import bound_spinning
 from radixkv.cli.say import fail, needs, one_of, size
 from radixkv.errors import RadixKVError
 from radixkv.eviction import POLICIES
@@ -90,8 +90,7 @@ def serve(  # noqa: PLR0913, PLR0917  # one parameter an option
     ] = 30.0,
 ) -> None:
     """Serve a model behind the OpenAI API, with a prefix cache."""
-    # Threads that spin while they wait slow each other down many times as soon as anything else wants the processor.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    bound_spinning()
     with needs("server"):
         from radixkv.engine import EngineConfig  # noqa: PLC0415  # takes seconds
         from radixkv.server import process  # noqa: PLC0415

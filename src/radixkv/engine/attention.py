@@ -68,7 +68,7 @@ class DecodeGroup:
     """What is added to the scores, `[rows, 1, 1, pages * block_size]`: 0 for the request's tokens, else -inf."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Chunk:
     """Consecutive tokens of one request, which end its K and V."""
 
@@ -83,6 +83,13 @@ class Chunk:
     """Otherwise its block ids."""
     mask: torch.Tensor | None
     """What is added to the scores, `[tokens, length]`; None where a plain causal mask will do, or none."""
+    _repeated: torch.Tensor | None = None
+
+    def mask_of(self, heads: int) -> torch.Tensor | None:
+        """The mask for the tokens of so many heads, one head's after the other's; made once for all layers."""
+        if self.mask is not None and (self._repeated is None or len(self._repeated) != heads * len(self.mask)):
+            self._repeated = self.mask.repeat(heads, 1)
+        return self._repeated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,16 +134,27 @@ class PagedBatch:
             return _attend_single_tokens(query, key.unsqueeze(0), value.unsqueeze(0), None, scaling)
         kv_heads = key.shape[1]
         shared = query.shape[0] // kv_heads
-        # [kv_heads, shared, tokens, dim]: K and V of a head are seen by all that share it, through a stride of zero
+        key, value = key.transpose(0, 1), value.transpose(0, 1)
+        if chunk.mask is None:
+            # [kv_heads, shared, tokens, dim]: K and V of a head are seen by all that share it, through a stride of zero
+            out = scaled_dot_product_attention(
+                query.reshape(kv_heads, shared, tokens, -1),
+                key.unsqueeze(1).expand(-1, shared, -1, -1),
+                value.unsqueeze(1).expand(-1, shared, -1, -1),
+                is_causal=True,
+                scale=scaling,
+            )
+            return out.flatten(0, 1).transpose(0, 1)
+        # [1, kv_heads, shared * tokens, dim]: the heads that share K and V stand in the place of more query tokens, so
+        # that few tokens behind a long prefix fill the kernel's rows
         out = scaled_dot_product_attention(
-            query.reshape(kv_heads, shared, tokens, -1),
-            key.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
-            value.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
-            attn_mask=chunk.mask,
-            is_causal=chunk.mask is None,
+            query.reshape(1, kv_heads, shared * tokens, -1),
+            key.unsqueeze(0),
+            value.unsqueeze(0),
+            attn_mask=chunk.mask_of(shared),
             scale=scaling,
         )
-        return out.flatten(0, 1).transpose(0, 1)
+        return out.reshape(shared * kv_heads, tokens, -1).transpose(0, 1)
 
 
 def _attend_single_tokens(

@@ -6,7 +6,7 @@ Faults planted in the K/V bookkeeping are caught by these very checks: see the e
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from radixkv.engine import LoadedModel, Request
-from radixkv.engine.runner import ModelRunner
+from radixkv.engine import LoadedModel, Request, runner
+from radixkv.engine.runner import ModelRunner, Row, shared_runs
 from radixkv.engine.steps import Steps
 from radixkv.manager import BlockManager, BlockTable
 from radixkv.radix_cache import RadixCache
@@ -107,6 +107,29 @@ def test_identical_prompts_at_once(tiny: LoadedModel, reference: Reference, cach
     check(reference, harness.runs.values())
 
 
+@pytest.mark.parametrize("block_size", SIZES)
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_shared_pages_are_attended_to_together(
+    tiny: LoadedModel, reference: Reference, monkeypatch: pytest.MonkeyPatch, cache: str, block_size: int
+) -> None:
+    """Wherever two rows of a step begin with the same page, prompts and decoding ones, however little it saves."""
+    monkeypatch.setattr(runner, "SAVED_TOKENS", 1)
+    together: list[int] = []
+
+    def watched(rows: Sequence[Row], size: int) -> list[tuple[list[int], int]]:
+        runs = shared_runs(rows, size)
+        together.extend(len(rows[i].tokens) for indices, _ in runs for i in indices)
+        return runs
+
+    monkeypatch.setattr(runner, "shared_runs", watched)
+    harness = Harness(tiny, 8_192 // block_size, prefix_cache=cache, block_size=block_size, token_budget=96)
+    converse(harness, PROMPTS)
+
+    check(reference, harness.runs.values())
+    assert together.count(1) > 20  # decoding
+    assert len(together) - together.count(1) > 20
+
+
 def test_namespaces_share_nothing(tiny: LoadedModel, reference: Reference) -> None:
     """The same prompt under another salt finds nothing cached, and gives the same."""
     harness = Harness(tiny, block_size=4)
@@ -195,7 +218,20 @@ def freed_duplicate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlockManager, "_cache_computed", wrong)
 
 
-FAULTS = (shifted_slot, shifted_position, cached_too_much, early_reuse, stale_table, freed_duplicate)
+def one_page_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows attend together to the first page that they do not share, too."""
+
+    def wrong(rows: Sequence[Row], size: int) -> list[tuple[list[int], int]]:
+        return [
+            (indices, min(pages + 1, *(rows[i].start // size for i in indices)))
+            for indices, pages in shared_runs(rows, size)
+        ]
+
+    monkeypatch.setattr(runner, "SAVED_TOKENS", 1)
+    monkeypatch.setattr(runner, "shared_runs", wrong)
+
+
+FAULTS = (shifted_slot, shifted_position, cached_too_much, early_reuse, stale_table, freed_duplicate, one_page_too_many)
 
 
 def wrong_runs(tiny: LoadedModel, reference: Reference) -> int:

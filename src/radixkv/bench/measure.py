@@ -276,8 +276,7 @@ class _StepWatch:
         positions = kwargs["position_ids"]
         pairs = int(positions.sum()) + positions.numel()
         work = positions.numel() * self._rates.token + pairs * self._rates.pair
-        decodes = all(chunk.stop - chunk.start == 1 for chunk in batch.chunks)
-        self._steps.append(_Step(self._clock(), decodes, work))
+        self._steps.append(_Step(self._clock(), batch.decodes, work))
 
     @property
     def prefill_work(self) -> float:

@@ -5,16 +5,23 @@ builds no mask, since the interface knows no mask function for this attention. W
 attends to, comes along as a keyword argument of the forward call, which model code hands on to the attention.
 
 ```text
-tokens   | decode rows, one token each, in groups | chunk of a prompt | chunk of another |
+tokens   | decode rows, one token each, in groups | chunk of a prompt | chunk of another | another run ...
 write    every token's K and V to its slot, in every layer, before anything is read
 attend   a group: gathered pages, padded, one call     a chunk: its pages, a view where they lie in one piece
+merge    a run of rows that begin with the same pages attends to those once, all rows together, and each row to its
+         own pages apart; by the log-sum-exp of both the two results are the one of all pages
 ```
+
+Attending to a shared prefix once is of Juravsky et al., "Hydragen: High-Throughput LLM Inference with Shared Prefixes"
+(2024), and known as cascade inference from FlashInfer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -33,6 +40,18 @@ FOREIGN_ARGUMENTS: Final = {
     "softcap": "soft-capped scores",
 }
 """What model code may ask of an attention that this one does not do, and its name."""
+
+
+# What `scaled_dot_product_attention` itself calls on a CPU; it alone gives the log-sum-exp.
+_FLASH: Final[Any] = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+
+_Kernel: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+
+
+def merges(store: KVStore) -> bool:
+    """Whether results over some of the pages can be merged with those over others."""
+    same = all(key.shape == value.shape for key, value in zip(store.keys, store.values, strict=True))
+    return _FLASH is not None and same and store.keys[0].device.type == "cpu"
 
 
 class Attender(Protocol):
@@ -56,6 +75,25 @@ class Attender(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Pages:
+    """Where K and V of consecutive tokens are."""
+
+    length: int
+    """Tokens."""
+    first_slot: int | None
+    """Where the blocks lie in one piece, the first one's first slot: the pages are a view."""
+    blocks: torch.Tensor | None
+    """Otherwise their ids."""
+
+    def of(self, paged: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+        """Out of a layer's K or V, by block and by slot: `[length, kv_heads, dim]`."""
+        if self.blocks is None:
+            first = self.first_slot or 0
+            return flat[first : first + self.length]
+        return paged.index_select(0, self.blocks).flatten(0, 1)[: self.length]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DecodeGroup:
     """Requests with one new token each, attended to in one call over their gathered pages."""
 
@@ -75,12 +113,8 @@ class Chunk:
     start: int
     stop: int
     """Its rows of the batch."""
-    length: int
-    """Tokens of the request, those of the chunk the last."""
-    first_slot: int | None
-    """Where its blocks lie in one piece, the first one's first slot: its pages are a view."""
-    blocks: torch.Tensor | None
-    """Otherwise its block ids."""
+    pages: Pages
+    """What it attends to, its own tokens the last."""
     mask: torch.Tensor | None
     """What is added to the scores, `[tokens, length]`; None where a plain causal mask will do, or none."""
     _repeated: torch.Tensor | None = None
@@ -93,14 +127,40 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Rows next to each other, and what they attend to."""
+
+    start: int
+    stop: int
+    prefix: Pages | None
+    """Pages that all of them begin with, if they are attended to together; groups and chunks are without them."""
+    groups: tuple[DecodeGroup, ...]
+    chunks: tuple[Chunk, ...]
+    """Groups, then chunks, cover the run's rows in order."""
+
+
+class _Attended(NamedTuple):
+    """Results over some of the pages."""
+
+    out: torch.Tensor
+    """`[tokens, heads, dim]`."""
+    weight: torch.Tensor | None
+    """The logarithm of the scores' sum of exponentials, `[tokens, heads]`; only where it is needed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PagedBatch:
-    """One forward pass: where its tokens go, and what they attend to. Groups and chunks cover all rows, in order."""
+    """One forward pass: where its tokens go, and what they attend to. The runs cover all rows, in order."""
 
     store: KVStore
     slots: torch.Tensor
     """Every token's slot, `[tokens]`."""
-    groups: tuple[DecodeGroup, ...]
-    chunks: tuple[Chunk, ...]
+    runs: tuple[Run, ...]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it computes one token of each request."""
+        return all(chunk.stop - chunk.start == 1 for run in self.runs for chunk in run.chunks)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
@@ -109,71 +169,127 @@ class PagedBatch:
         flat_keys, flat_values = self.store.flat_keys[layer], self.store.flat_values[layer]
         flat_keys.index_copy_(0, self.slots, key.transpose(0, 1))
         flat_values.index_copy_(0, self.slots, value.transpose(0, 1))
-        parts = [self._attend_group(group, layer, query, scaling) for group in self.groups]
-        parts += [self._attend_chunk(chunk, layer, query, scaling) for chunk in self.chunks]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return _joined([out for run in self.runs for out in self._attend_run(run, layer, query, scaling)])
 
-    def _attend_group(self, group: DecodeGroup, layer: int, query: torch.Tensor, scaling: float | None) -> torch.Tensor:
+    def _attend_run(self, run: Run, layer: int, query: torch.Tensor, scaling: float | None) -> list[torch.Tensor]:
+        """Results of the run's rows, in pieces."""
+        kernel = partial(_plain if run.prefix is None else _weighed, scaling=scaling)
+        parts = [self._attend_group(group, layer, query, kernel) for group in run.groups]
+        parts += [self._attend_chunk(chunk, layer, query, kernel) for chunk in run.chunks]
+        if run.prefix is None:
+            return [part.out for part in parts]
+        own = _joined([part.out for part in parts])
+        before = _attend_tokens(query[:, run.start : run.stop], *self._pages(run.prefix, layer), None, kernel)
+        share = torch.sigmoid(_weights([before]) - _weights(parts)).unsqueeze(-1)
+        return [torch.lerp(own, before.out, share.to(own.dtype))]
+
+    def _pages(self, pages: Pages, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of a layer."""
+        store = self.store
+        return (
+            pages.of(store.keys[layer], store.flat_keys[layer]),
+            pages.of(store.values[layer], store.flat_values[layer]),
+        )
+
+    def _attend_group(self, group: DecodeGroup, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
         rows = group.stop - group.start
         key = self.store.keys[layer].index_select(0, group.blocks)
         value = self.store.values[layer].index_select(0, group.blocks)
         # [rows * pages, block_size, ...] is [rows, pages * block_size, ...], without a copy
         key, value = (pages.view(rows, -1, *pages.shape[2:]) for pages in (key, value))
-        return _attend_single_tokens(query[:, group.start : group.stop], key, value, group.mask, scaling)
+        return _attend_single_tokens(query[:, group.start : group.stop], key, value, group.mask, kernel)
 
-    def _attend_chunk(self, chunk: Chunk, layer: int, query: torch.Tensor, scaling: float | None) -> torch.Tensor:
-        length, tokens = chunk.length, chunk.stop - chunk.start
-        if chunk.blocks is None:
-            pages = slice(chunk.first_slot, (chunk.first_slot or 0) + length)
-            key, value = self.store.flat_keys[layer][pages], self.store.flat_values[layer][pages]
-        else:
-            key = self.store.keys[layer].index_select(0, chunk.blocks).flatten(0, 1)[:length]
-            value = self.store.values[layer].index_select(0, chunk.blocks).flatten(0, 1)[:length]
+    def _attend_chunk(self, chunk: Chunk, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
+        key, value = self._pages(chunk.pages, layer)
         query = query[:, chunk.start : chunk.stop]
+        heads, tokens, dim = query.shape
         if tokens == 1:
-            return _attend_single_tokens(query, key.unsqueeze(0), value.unsqueeze(0), None, scaling)
-        kv_heads = key.shape[1]
-        shared = query.shape[0] // kv_heads
-        key, value = key.transpose(0, 1), value.transpose(0, 1)
-        if chunk.mask is None:
-            # [kv_heads, shared, tokens, dim]: K and V of a head are seen by all that share it, through a stride of zero
-            out = scaled_dot_product_attention(
-                query.reshape(kv_heads, shared, tokens, -1),
-                key.unsqueeze(1).expand(-1, shared, -1, -1),
-                value.unsqueeze(1).expand(-1, shared, -1, -1),
-                is_causal=True,
-                scale=scaling,
-            )
-            return out.flatten(0, 1).transpose(0, 1)
-        # [1, kv_heads, shared * tokens, dim]: the heads that share K and V stand in the place of more query tokens, so
-        # that few tokens behind a long prefix fill the kernel's rows
-        out = scaled_dot_product_attention(
-            query.reshape(1, kv_heads, shared * tokens, -1),
-            key.unsqueeze(0),
-            value.unsqueeze(0),
-            attn_mask=chunk.mask_of(shared),
-            scale=scaling,
+            return _attend_single_tokens(query, key.unsqueeze(0), value.unsqueeze(0), None, kernel)
+        shared = heads // key.shape[1]
+        if chunk.mask is not None:
+            return _attend_tokens(query, key, value, chunk.mask_of(shared), kernel)
+        # [kv_heads, shared, tokens, dim]: K and V of a head are seen by all that share it, through a stride of zero
+        out, weight = kernel(
+            query.reshape(-1, shared, tokens, dim),
+            key.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
+            value.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
+            causal=True,
         )
-        return out.reshape(shared * kv_heads, tokens, -1).transpose(0, 1)
+        return _Attended(out.flatten(0, 1).transpose(0, 1), None if weight is None else weight.flatten(0, 1).T)
+
+
+def _attend_tokens(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, kernel: _Kernel
+) -> _Attended:
+    """Tokens that attend to the same pages: `[heads, tokens, dim]` over `[length, kv_heads, dim]`.
+
+    The heads that share a K/V head stand in the place of more query tokens, so that few tokens behind a long prefix
+    fill the kernel's rows; `mask` is `[shared * tokens, length]`.
+    """
+    heads, tokens, dim = query.shape
+    kv_heads = key.shape[1]
+    out, weight = kernel(
+        query.reshape(1, kv_heads, heads // kv_heads * tokens, dim),
+        key.transpose(0, 1).unsqueeze(0),
+        value.transpose(0, 1).unsqueeze(0),
+        mask=mask,
+    )
+    return _Attended(
+        out.reshape(heads, tokens, -1).transpose(0, 1), None if weight is None else weight.reshape(heads, tokens).T
+    )
 
 
 def _attend_single_tokens(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, kernel: _Kernel
+) -> _Attended:
     """One new token a request: `[heads, requests, dim]` over `[requests, length, kv_heads, dim]`.
 
     The heads that share a K/V head stand in the place of query tokens: no K or V is repeated.
     """
     heads, requests, dim = query.shape
     kv_heads = key.shape[2]
-    out = scaled_dot_product_attention(
+    out, weight = kernel(
         query.transpose(0, 1).reshape(requests, kv_heads, heads // kv_heads, dim),
         key.transpose(1, 2),
         value.transpose(1, 2),
-        attn_mask=mask,
-        scale=scaling,
+        mask=mask,
     )
-    return out.flatten(1, 2)
+    return _Attended(out.flatten(1, 2), None if weight is None else weight.flatten(1, 2))
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _weights(parts: list[_Attended]) -> torch.Tensor:
+    return _joined([part.weight for part in parts if part.weight is not None])
+
+
+def _plain(  # noqa: PLR0913  # as many as attention has
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    scaling: float | None,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+) -> tuple[torch.Tensor, None]:
+    """Attention of `[batch, heads, tokens, dim]`."""
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scaling), None
+
+
+def _weighed(  # noqa: PLR0913  # as above
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    scaling: float | None,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same, with the log-sum-exp of the scores, `[batch, heads, tokens]`, to merge it by."""
+    both: tuple[torch.Tensor, torch.Tensor] = _FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scaling)
+    return both
 
 
 def paged_attention(  # noqa: PLR0913, PLR0917  # transformers calls it so

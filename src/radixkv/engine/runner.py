@@ -5,17 +5,22 @@ from __future__ import annotations
 import inspect
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
-from radixkv.engine.attention import Chunk, DecodeGroup, PagedBatch
+from radixkv.engine.attention import Chunk, DecodeGroup, PagedBatch, Pages, Run, merges
 from radixkv.engine.kv_store import KVStore
 
 VIEW_TOKENS: Final = 128
 """A decode row of at least as many tokens whose blocks lie in one piece is attended to by itself: a call of its own
 costs less than gathering its pages."""
+
+SAVED_TOKENS: Final = 512
+"""Rows attend to the pages that they share together if that reads so many tokens' K and V less: below, merging costs
+more than it saves."""
 
 
 class Row(NamedTuple):
@@ -44,6 +49,7 @@ class ModelRunner:
         self.store = store
         self._device = store.keys[0].device
         self._dtype = store.keys[0].dtype
+        self._merges = merges(store)
         self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @torch.inference_mode()
@@ -56,11 +62,12 @@ class ModelRunner:
         Returns:
             `[wanting rows, vocabulary]`, in the order of `rows`, float32, on the model's device.
         """
-        order = sorted(range(len(rows)), key=lambda i: self._kind(rows[i]))
+        plan = self._plan(rows)
+        order = [i for indices, _ in plan for i in indices]
         ordered = [rows[i] for i in order]
         ends = np.cumsum([len(row.tokens) for row in ordered])
         tokens, positions, slots = self._flatten(ordered)
-        batch = PagedBatch(self.store, slots, *self._spans(ordered, ends))
+        batch = PagedBatch(self.store, slots, self._runs(rows, plan))
         place = dict(zip(order, (ends - 1).tolist(), strict=True))
         wanted = self._tensor([place[i] for i, row in enumerate(rows) if row.wants_logits])
         arguments: dict[str, Any] = {"logits_to_keep": wanted} if self._selects else {}
@@ -72,6 +79,31 @@ class ModelRunner:
             **arguments,
         ).logits[0]
         return (logits if self._selects else logits.index_select(0, wanted)).float()
+
+    def _plan(self, rows: Sequence[Row]) -> list[tuple[list[int], int]]:
+        """In which order rows are computed: runs of them, each with the number of pages that it attends to together."""
+        shared = shared_runs(rows, self.store.block_size) if self._merges and len(rows) > 1 else []
+        rest = set(range(len(rows))).difference(*(indices for indices, _ in shared))
+        runs = [*shared, (sorted(rest), 0)] if rest else shared
+        return [
+            (sorted(indices, key=lambda i: self._kind(self._behind(rows[i], pages))), pages) for indices, pages in runs
+        ]
+
+    def _behind(self, row: Row, pages: int) -> Row:
+        """The row as it is to what it attends to apart: behind its first pages."""
+        return (
+            row._replace(start=row.start - pages * self.store.block_size, blocks=row.blocks[pages:]) if pages else row
+        )
+
+    def _runs(self, rows: Sequence[Row], plan: Sequence[tuple[list[int], int]]) -> tuple[Run, ...]:
+        runs, start = [], 0
+        for indices, pages in plan:
+            own = [self._behind(rows[i], pages) for i in indices]
+            ends = start + np.cumsum([len(row.tokens) for row in own])
+            prefix = self._pages(rows[indices[0]].blocks, pages * self.store.block_size) if pages else None
+            runs.append(Run(start, int(ends[-1]), prefix, *self._spans(own, ends)))
+            start = int(ends[-1])
+        return tuple(runs)
 
     def _kind(self, row: Row) -> tuple[int, int]:
         """Where a row goes: grouped decode rows by their length, then those with a view of their own, then chunks."""
@@ -94,13 +126,13 @@ class ModelRunner:
     def _spans(self, rows: Sequence[Row], ends: Any) -> tuple[tuple[DecodeGroup, ...], tuple[Chunk, ...]]:
         groups: list[DecodeGroup] = []
         chunks: list[Chunk] = []
-        start = 0
+        first, start = int(ends[0]) - len(rows[0].tokens), 0
         while start < len(rows) and self._kind(rows[start])[0] == 0:
             pages = self._kind(rows[start])[1]
             stop = start + 1
             while stop < len(rows) and self._kind(rows[stop]) <= (0, 2 * pages + 8):
                 stop += 1
-            groups.append(self._group(rows[start:stop], start))
+            groups.append(self._group(rows[start:stop], first + start))
             start = stop
         for row, end in zip(rows[start:], ends[start:].tolist(), strict=True):
             chunks.append(self._chunk(row, end))
@@ -120,18 +152,20 @@ class ModelRunner:
         return DecodeGroup(start, start + len(rows), self._tensor(blocks.reshape(-1)), self._mask(mask))
 
     def _chunk(self, row: Row, end: int) -> Chunk:
-        size, tokens = self.store.block_size, len(row.tokens)
-        length = row.start + tokens
-        pages = -(-length // size)
-        first_slot, blocks, mask = None, None, None
-        if in_one_piece(row.blocks, pages):
-            first_slot = row.blocks[0] * size
-        else:
-            blocks = self._tensor(np.frombuffer(row.blocks, np.uint32)[:pages].astype(np.int64))
+        tokens = len(row.tokens)
+        length, mask = row.start + tokens, None
         if tokens > 1 and row.start:
             later = np.arange(length) > np.arange(row.start, length)[:, None]
             mask = self._mask(np.where(later, -np.inf, 0.0).astype(np.float32))
-        return Chunk(end - tokens, end, length, first_slot, blocks, mask)
+        return Chunk(end - tokens, end, self._pages(row.blocks, length), mask)
+
+    def _pages(self, blocks: array[int], length: int) -> Pages:
+        """Of the first `length` tokens of a request."""
+        size = self.store.block_size
+        pages = -(-length // size)
+        if in_one_piece(blocks, pages):
+            return Pages(length, blocks[0] * size, None)
+        return Pages(length, None, self._tensor(np.frombuffer(blocks, np.uint32)[:pages].astype(np.int64)))
 
     def _mask(self, mask: Any) -> torch.Tensor:
         return self._tensor(mask).to(self._dtype)
@@ -147,3 +181,40 @@ def in_one_piece(blocks: array[int], pages: int) -> bool:
     if blocks[pages - 1] - blocks[0] != pages - 1:
         return False
     return pages < 3 or bool((np.diff(np.frombuffer(blocks, np.uint32)[:pages]) == 1).all())
+
+
+def shared_runs(rows: Sequence[Row], block_size: int) -> list[tuple[list[int], int]]:
+    """Rows that begin with the same blocks, all of them before any new token, and how many: what saves most pages.
+
+    Of the rows in the order of their block ids, neighbours share most. All of them go together, or those before and
+    those behind the two that share least, whichever saves more; only runs that save `SAVED_TOKENS` are worth it.
+    O(rows x (pages + log rows)), rows squared at worst.
+    """
+    before = {i: row.blocks[: row.start // block_size] for i, row in enumerate(rows) if row.start >= block_size}
+    order = sorted(before, key=before.__getitem__)
+    common = [common_blocks(before[one], before[other]) for one, other in pairwise(order)]
+
+    def best(first: int, last: int) -> tuple[int, list[tuple[int, int]]]:
+        """Of the rows `order[first:last + 1]`: the pages saved, and the runs."""
+        if first == last:
+            return 0, []
+        least = min(range(first, last), key=common.__getitem__)
+        together = (last - first) * common[least]
+        (left, left_runs), (right, right_runs) = best(first, least), best(least + 1, last)
+        if together >= left + right:
+            return together, [(first, last)]
+        return left + right, left_runs + right_runs
+
+    runs = []
+    for first, last in best(0, len(order) - 1)[1] if order else ():
+        pages = min(common[first:last])
+        if (last - first) * pages * block_size >= SAVED_TOKENS:
+            runs.append((order[first : last + 1], pages))
+    return runs
+
+
+def common_blocks(one: array[int], other: array[int]) -> int:
+    """How many leading ids are the same. O(ids)."""
+    least = min(len(one), len(other))
+    differ = np.frombuffer(one, np.uint32)[:least] != np.frombuffer(other, np.uint32)[:least]
+    return int(differ.argmax()) if differ.any() else least

@@ -100,13 +100,13 @@ def few_shot(text: Text, scale: Scale) -> Workload:
     task = text.words("Who speaks in the passage? Answer with a name.\n")
     examples = task + sum((text.passage(52) + text.words("\nSpeaker: Alice\n") for _ in range(8)), ())
     ask = text.words("\nSpeaker:")
-    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(48 * scale.requests)]
+    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(64 * scale.requests)]
     return Workload("few-shot", f"{len(calls)} questions behind the same 8 examples", tuple(calls))
 
 
 def multi_turn(text: Text, scale: Scale) -> Workload:
     """Chats behind one system prompt; each turn brings the whole history."""
-    chats = 24 * scale.requests
+    chats = 32 * scale.requests
     system = text.words("You tell the story of Alice.\n") + text.passage(320)
     calls: list[Call] = []
     for _ in range(chats):
@@ -120,7 +120,7 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
     """A problem: thoughts are sampled, each is judged, two are gone on with, and what comes of them is judged."""
     propose, judge = text.words("\nNext thought:"), text.words("\nIs this right? Yes or no:")
     calls: list[Call] = []
-    problems = 8 * scale.requests
+    problems = 12 * scale.requests
     for _ in range(problems):
         problem = text.passage(200) + propose
         thoughts = list(range(len(calls), len(calls) + 4))
@@ -136,7 +136,7 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
 
 def self_consistency(text: Text, scale: Scale) -> Workload:
     """The same question sampled several times, behind worked examples."""
-    questions = 8 * scale.requests
+    questions = 12 * scale.requests
     examples = text.passage(208)
     calls: list[Call] = []
     for _ in range(questions):
@@ -147,7 +147,7 @@ def self_consistency(text: Text, scale: Scale) -> Workload:
 
 def agent(text: Text, scale: Scale) -> Workload:
     """Agents with the same tools; each step's prompt is the whole history and a new observation."""
-    agents = 16 * scale.requests
+    agents = 32 * scale.requests
     tools = text.words("You can search, read and write. Think, then act.\n") + text.passage(244)
     calls: list[Call] = []
     for _ in range(agents):
@@ -160,7 +160,7 @@ def agent(text: Text, scale: Scale) -> Workload:
 
 def document_qa(text: Text, scale: Scale) -> Workload:
     """Questions on a few documents, from different users: they come in no order."""
-    documents = [text.passage(320) for _ in range(6 * scale.requests)]
+    documents = [text.passage(320) for _ in range(8 * scale.requests)]
     asked = [
         document + text.words("\nQuestion: ") + text.passage(16) + text.words("\nAnswer:")
         for document in documents

@@ -14,7 +14,7 @@ from radixkv.bench.workloads import WORKLOADS, Call, Scale, Workload, make
 from radixkv.engine import LoadedModel, PromptTooLongError, Timings
 from tests.bench.conftest import SMALL, letters
 
-RATES = Rates(token=3, pair=2)
+RATES = Rates(step=512, token=2, pair=2)
 
 
 def ticking() -> Any:
@@ -63,25 +63,24 @@ def test_longest_prefix_first_reaches_the_best_on_shuffled_groups(tiny: LoadedMo
 
 
 def test_the_work_of_a_prompt_by_hand(tiny: LoadedModel) -> None:
-    """Ten tokens, and each with itself and those before it."""
+    """Ten tokens, and each with itself and those before it; in full steps, and as the one step that it is."""
     run = measure(tiny, Workload("one", "", (Call(tuple(range(10)), 1),)), NONE, RATES)
 
-    assert 10 * 3 + 55 * 2 == run.prefill_work
+    assert 10 * (2 + 1) + 55 * 2 == run.prefill_work
+    assert 512 + 10 * 2 + 55 * 2 == run.prefill_floor
     assert 0 == run.decode_seconds
 
 
 def test_rates_of_a_clock_that_ticks(tiny: LoadedModel) -> None:
-    """Every step takes a tick, whatever it attends to: all of it is the tokens'."""
-    rates = measure_rates(tiny, ticking())
-
-    assert Rates(token=1 / 512, pair=0.0) == rates
+    """Every step takes a tick, whatever it computes."""
+    assert Rates(step=1.0, token=0.0, pair=0.0) == measure_rates(tiny, ticking())
 
 
 def test_rates_of_this_machine(tiny: LoadedModel) -> None:
-    """Both take time; a token takes more than attending to one."""
+    """A token takes more than attending to one, a step more than a token."""
     rates = measure_rates(tiny, time.process_time)
 
-    assert 0 <= rates.pair < rates.token
+    assert 0 <= rates.pair < rates.token < rates.step
 
 
 def test_decoding_is_measured_apart(tiny: LoadedModel) -> None:
@@ -140,12 +139,13 @@ def test_worst_skips_by_hand() -> None:
 def test_shares_and_rates() -> None:
     """From numbers that can be worked out in the head."""
     run = measured(first_token_seconds=(4.0, 1.0, 2.0, 3.0))
-    without = measured(setup=NONE, seconds=20.0, decode_seconds=2.0, prefill_work=90.0)
+    without = measured(setup=NONE, seconds=20.0, decode_seconds=2.0, prefill_work=90.0, prefill_floor=45.0)
 
     assert (10.0, 0.4, 0.5, 0.625) == (run.prompt_rate, run.output_rate, run.hit_rate, run.of_best)
     assert (2.0, 4.0) == (run.first_token(0.5), run.first_token(0.99))
     assert 0.001 == run.cache_share
     assert (18 / 3) / 8 == run.of_bound(without)
+    assert (18 / 2.25) / 8 == run.of_floor(without)
     assert 1.0 == measured(hit_tokens=0, best_hit_tokens=0).of_best
     assert ("none", "radix 16") == (str(NONE), str(run.setup))
 
@@ -155,7 +155,7 @@ def measured(**changes: Any) -> Measured:
     given: dict[str, Any] = {
         "workload": "few-shot", "setup": Setup("radix", 16, "lpm"), "requests": 4, "seconds": 10.0,
         "prompt_tokens": 100, "output_tokens": 4, "hit_tokens": 50, "best_hit_tokens": 80,
-        "first_token_seconds": (1.0,), "decode_seconds": 2.0, "prefill_work": 30.0, "cache_seconds": 0.01,
-        "worst_skips": 0,
+        "first_token_seconds": (1.0,), "decode_seconds": 2.0, "prefill_work": 30.0, "prefill_floor": 20.0,
+        "cache_seconds": 0.01, "worst_skips": 0,
     }  # fmt: skip
     return Measured(**given | changes)

@@ -18,7 +18,7 @@ from tests.bench.test_measure import measured
 
 def without(workload: str) -> Measured:
     """Ten times as long for ten times the work."""
-    return measured(workload=workload, setup=NONE, seconds=82.0, prefill_work=300.0, hit_tokens=0)
+    return measured(workload=workload, setup=NONE, seconds=82.0, prefill_work=300.0, prefill_floor=200.0, hit_tokens=0)
 
 
 def verdict(words: str, *runs: Measured) -> tuple[bool, str]:
@@ -83,7 +83,8 @@ def result(**changes: Any) -> Result:
     workload = Workload("few-shot", "what it is", (Call((1,), 1),))
     peer = ChatReuse("llama.cpp", "2", 100, 25, 1.0, 4.0)
     given: dict[str, Any] = {
-        "model": "m", "threads": 2, "clock": "cpu", "workloads": (workload,), "peers": (peer,), "left_out": None,
+        "model": "m", "dtype": "float32", "threads": 2, "clock": "cpu", "workloads": (workload,), "peers": (peer,),
+        "left_out": None,
     }  # fmt: skip
     return Result(**given | {"runs": (without("few-shot"), measured())} | changes)
 
@@ -96,10 +97,10 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
     assert "few-shot: what it is" == lines[0]
-    assert "none fcfs 1 1.00 0.0 1.00 s 1.00 s - - - 2% 0.01% 0/256" in lines
-    assert "radix 16 lpm 10 8.20 0.4 1.00 s 1.00 s 50.0% 62.5% 100% 20% 0.10% 0/256" in lines
+    assert "none fcfs 1 1.00 0.0 1.00 s 1.00 s - - - - 2% 0.01% 0/256" in lines
+    assert "radix 16 lpm 10 8.20 0.4 1.00 s 1.00 s 50.0% 62.5% 100% 100% 20% 0.10% 0/256" in lines
     assert "llama.cpp 2 25 of 100 (25.0%) 1.00 s 4.00 s 0.250" in lines
-    assert "m, 2 threads, seconds of the cpu clock" in lines
+    assert "m in float32, 2 threads, seconds of the cpu clock" in lines
     assert "reached few-shot: >= 5x the prompt tokens/s of no cache: 8.2x to 8.2x" in lines
 
 

@@ -160,7 +160,7 @@ def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bench_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And prints what comes back: tables, or JSON alone on standard output, or both."""
     calls: list[Any] = []
-    found = Result("m", 2, "cpu", (), (), (), None)
+    found = Result("m", "float32", 2, "cpu", (), (), (), None)
 
     def run(model: str | None, **how: Any) -> Result:
         calls.append((model, how.pop("on_workload") is radixkv.bench.report.show_workload, how))
@@ -168,16 +168,29 @@ def test_bench_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
     monkeypatch.setattr(radixkv.bench.run, "run", run)
     path = tmp_path / "out.json"
-    options = ("--model", "m", "--only", "agent", "--only", "few-shot", "--full", "--clock", "cpu", "--no-peer")
+    options = (
+        "--model",
+        "m",
+        "--only",
+        "agent",
+        "--only",
+        "few-shot",
+        "--full",
+        "--clock",
+        "cpu",
+        "--no-peer",
+        "--dtype",
+        "float32",
+    )
     result = invoke("bench", *options, "--json", str(path))
 
-    assert (0, "m, 2 threads, seconds of the cpu clock\n") == (result.exit_code, result.output)
-    asked = {"only": ["agent", "few-shot"], "full": True, "processor_time": True, "peer": False}
+    assert (0, "m in float32, 2 threads, seconds of the cpu clock\n") == (result.exit_code, result.output)
+    asked = {"dtype": "float32", "only": ["agent", "few-shot"], "full": True, "processor_time": True, "peer": False}
     assert [("m", True, asked)] == calls
     assert "m" == json.loads(path.read_text())["model"]
     assert json.loads(path.read_text()) == json.loads(invoke("bench", "--json", "-").stdout)
     assert (None, False) == calls[1][:2]
-    assert {"only": (), "full": False, "processor_time": False, "peer": True} == calls[1][2]
+    assert {"dtype": "auto", "only": (), "full": False, "processor_time": False, "peer": True} == calls[1][2]
     result = invoke("bench", "--json", str(tmp_path / "none" / "out.json"))
     assert 1 == result.exit_code
     assert "radixkv: cannot write" in result.output

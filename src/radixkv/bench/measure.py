@@ -74,7 +74,9 @@ class Measured:
     decode_seconds: float
     """In steps that computed one token a request: no prompts."""
     prefill_work: float
-    """Seconds that the tokens of the other steps would take at the rates of full steps (`Rates`)."""
+    """Seconds that the tokens of the other steps would take in full steps (`Rates.work`)."""
+    prefill_floor: float
+    """Seconds that those steps would take, each alone (`Rates.one_step`)."""
     cache_seconds: float
     """In the block manager, the cache and the waiting queue."""
     worst_skips: int
@@ -122,6 +124,11 @@ class Measured:
         """
         bound = uncached.prefill_seconds * self.prefill_work / uncached.prefill_work
         return bound / self.prefill_seconds
+
+    def of_floor(self, uncached: Measured) -> float:
+        """The same, if a step that computes little takes its time, too: it reads all weights like any other."""
+        floor = uncached.prefill_seconds * self.prefill_floor / uncached.prefill_floor
+        return floor / self.prefill_seconds
 
 
 def measure(  # noqa: PLR0913  # what is measured, and how
@@ -180,6 +187,7 @@ def measure(  # noqa: PLR0913  # what is measured, and how
         first_token_seconds=tuple(_known(timing.first_token) - timing.submitted for timing in timings),
         decode_seconds=steps.decode_seconds(ended),
         prefill_work=steps.prefill_work,
+        prefill_floor=steps.prefill_floor,
         cache_seconds=snapshot.cache_seconds,
         worst_skips=worst_skips(timings),
     )
@@ -262,6 +270,7 @@ class _Step:
     decodes: bool
     """It computes one token a request."""
     work: float
+    floor: float
 
 
 class _StepWatch:
@@ -279,13 +288,19 @@ class _StepWatch:
         batch: PagedBatch = kwargs["radixkv_batch"]
         positions = kwargs["position_ids"]
         pairs = int(positions.sum()) + positions.numel()
-        work = positions.numel() * self._rates.token + pairs * self._rates.pair
-        self._steps.append(_Step(self._clock(), batch.decodes, work))
+        amount = positions.numel(), pairs
+        step = _Step(self._clock(), batch.decodes, self._rates.work(*amount), self._rates.one_step(*amount))
+        self._steps.append(step)
 
     @property
     def prefill_work(self) -> float:
         """Of all steps that computed more than a token for some request."""
         return sum(step.work for step in self._steps if not step.decodes)
+
+    @property
+    def prefill_floor(self) -> float:
+        """Of the same steps."""
+        return sum(step.floor for step in self._steps if not step.decodes)
 
     def decode_seconds(self, end: float) -> float:
         """Of the other steps, if the last one ended then."""

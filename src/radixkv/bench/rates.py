@@ -14,37 +14,48 @@ from radixkv.engine.threads import apart
 
 STEP_TOKENS: Final = 512
 """Tokens of a full step, the engine's usual budget."""
+FEW: Final = 8
 REPEATS: Final = 5
 
 
 class Rates(NamedTuple):
     """Seconds that work takes. Arithmetic alone would not do: attention runs at another speed than the layers."""
 
+    step: float
+    """A step, whatever it computes: all weights are read once."""
     token: float
-    """A token, but for what it attends to; a full step's fixed cost is shared by its tokens."""
+    """A token more in a step, but for what it attends to."""
     pair: float
     """A token and one that it attends to, itself included, in all layers."""
 
+    def work(self, tokens: int, pairs: int) -> float:
+        """What tokens take in full steps, the steps' own cost shared by all."""
+        return tokens * (self.token + self.step / STEP_TOKENS) + pairs * self.pair
+
+    def one_step(self, tokens: int, pairs: int) -> float:
+        """What a step of so many tokens takes."""
+        return self.step + tokens * self.token + pairs * self.pair
+
 
 def measure_rates(model: LoadedModel, clock: Callable[[], float]) -> Rates:
-    """Time full steps behind nothing and behind twice as many tokens; the medians, in a thread of their own."""
+    """Time steps of 8 tokens, full ones, and full ones behind twice as many; medians, in a thread of their own."""
     tokens = min(STEP_TOKENS, model.max_context // 3)
     blocks = array("I", range(3 * tokens))
-    alone, pairs = tokens * (tokens + 1) // 2, 2 * tokens * tokens
 
-    def seconds(runner: ModelRunner, behind: int) -> float:
+    def seconds(runner: ModelRunner, count: int, behind: int) -> float:
         took = []
         for _ in range(REPEATS):
             began = clock()
-            runner.forward([Row([0] * tokens, behind, blocks, wants_logits=True)])
+            runner.forward([Row([0] * count, behind, blocks, wants_logits=True)])
             took.append(clock() - began)
         return statistics.median(took)
 
     def rates() -> Rates:
         runner = ModelRunner(model.model, KVStore(model.layers, len(blocks), 1, model.dtype, model.device))
-        seconds(runner, 0)  # warm
-        short, long = seconds(runner, 0), seconds(runner, 2 * tokens)
-        pair = max(long - short, 0.0) / pairs
-        return Rates(token=(short - alone * pair) / tokens, pair=pair)
+        seconds(runner, tokens, 0)  # warm
+        few, full, long = seconds(runner, FEW, 0), seconds(runner, tokens, 0), seconds(runner, tokens, 2 * tokens)
+        pair = max(long - full, 0.0) / (2 * tokens * tokens)
+        token = max(full - tokens * (tokens + 1) // 2 * pair - few, 0.0) / (tokens - FEW)
+        return Rates(step=max(few - FEW * token, 0.0), token=token, pair=pair)
 
     return apart(rates)

@@ -18,11 +18,11 @@ from radixkv.bench.workloads import Workload
 
 WORDS = ("cache", "order")
 NUMBERS = (
-    "prompt tok/s", "x none", "output tok/s", "TTFT p50", "p99", "hit rate", "of best", "of bound", "decode",
+    "prompt tok/s", "x none", "output tok/s", "TTFT p50", "p99", "hit rate", "of best", "of bound", "floor", "decode",
     "cache time", "skips",
 )  # fmt: skip
 PEER_NUMBERS = ("slots", "prompt tokens reused", "TTFT p50", "uncached", "cached / uncached")
-WIDTH = 132
+WIDTH = 140
 
 
 def show_workload(workload: Workload, runs: Sequence[Measured]) -> None:
@@ -41,7 +41,7 @@ def show_rest(result: Result) -> None:
         for peer in result.peers:
             table.add_row(*_peer_cells(peer))
         console.print(table)
-    about = f"{result.model}, {result.threads} threads, seconds of the {result.clock} clock"
+    about = f"{result.model} in {result.dtype}, {result.threads} threads, seconds of the {result.clock} clock"
     for line in (about, *([result.left_out] if result.left_out else ()), *_verdict_lines(result.runs)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -57,6 +57,7 @@ def as_json(result: Result) -> dict[str, Any]:
     return {
         "model": result.model,
         "threads": result.threads,
+        "dtype": result.dtype,
         "clock": result.clock,
         "workloads": {workload.name: workload.about for workload in result.workloads},
         "runs": [_run_as_json(run, uncached(result.runs, run.workload)) for run in result.runs],
@@ -87,6 +88,7 @@ def _cells(run: Measured, without: Measured | None) -> Iterator[str]:
     yield f"{run.hit_rate:.1%}" if cached else "-"
     yield f"{run.of_best:.1%}" if cached and run.best_hit_tokens else "-"
     yield f"{run.of_bound(without):.0%}" if cached and without else "-"
+    yield f"{run.of_floor(without):.0%}" if cached and without else "-"
     yield f"{run.decode_seconds / run.seconds:.0%}"
     yield f"{run.cache_share:.2%}"
     yield f"{run.worst_skips}/{run.setup.max_skips}"
@@ -115,5 +117,6 @@ def _run_as_json(run: Measured, without: Measured | None) -> dict[str, Any]:
         "hit_rate": run.hit_rate,
         "of_best": run.of_best,
         "of_bound": run.of_bound(without) if without else None,
+        "of_floor": run.of_floor(without) if without else None,
         "cache_share": run.cache_share,
     }

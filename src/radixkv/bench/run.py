@@ -29,6 +29,7 @@ class Result:
     """All that was measured."""
 
     model: str
+    dtype: str
     threads: int
     clock: str
     """Whose seconds they are: "wall" or "cpu", the process's processor time."""
@@ -42,6 +43,7 @@ class Result:
 def run(  # noqa: PLR0913  # one a choice of the user's
     model_name: str | None,
     *,
+    dtype: str,
     only: Sequence[str],
     full: bool,
     processor_time: bool,
@@ -52,6 +54,7 @@ def run(  # noqa: PLR0913  # one a choice of the user's
 
     Args:
         model_name: as of `load_model`; None for the default one.
+        dtype: as of `load_model`.
         only: names of workloads; all if there are none.
         full: more and longer requests.
         processor_time: measure the process's processor time instead of the wall clock's.
@@ -65,7 +68,7 @@ def run(  # noqa: PLR0913  # one a choice of the user's
     for name in only:
         if name not in WORKLOADS:
             raise UnknownNameError(kind="workload", name=name, known=tuple(WORKLOADS))
-    model = load_model(model_name or DEFAULT_MODEL)
+    model = load_model(model_name or DEFAULT_MODEL, dtype=dtype)
 
     def encode(words: str) -> Sequence[int]:
         tokens: list[int] = model.tokenizer(words, add_special_tokens=False)["input_ids"]
@@ -90,6 +93,7 @@ def run(  # noqa: PLR0913  # one a choice of the user's
             left_out = str(error)
     return Result(
         model=model.name,
+        dtype=str(model.dtype).removeprefix("torch."),
         threads=torch.get_num_threads(),
         clock="cpu" if processor_time else "wall",
         workloads=tuple(workloads),

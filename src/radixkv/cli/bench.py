@@ -15,8 +15,11 @@ from radixkv.errors import RadixKVError
 
 def bench(  # noqa: PLR0913, PLR0917  # one parameter an option
     model: Annotated[str | None, typer.Option(help="As of `radixkv serve`. By default, SmolLM2-135M-Instruct.")] = None,
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float16", "float32"], typer.Option(help="As of `radixkv serve`.")
+    ] = "auto",
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A workload; may be given again.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Four times as many requests, twice as long.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Twice as many requests, twice as long.")] = False,
     clock: Annotated[
         Literal["wall", "cpu"], typer.Option(help="cpu counts processor time, for a machine that is busy.")
     ] = "wall",
@@ -34,6 +37,7 @@ def bench(  # noqa: PLR0913, PLR0917  # one parameter an option
     try:
         result = run(
             model,
+            dtype=dtype,
             only=only or (),
             full=full,
             processor_time=clock == "cpu",

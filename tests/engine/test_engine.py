@@ -369,6 +369,36 @@ def test_a_failing_step_ends_its_requests_only(
     assert free_again(engine)
 
 
+def test_logits_that_are_no_numbers_end_their_request_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, engine: Engine
+) -> None:
+    """The others of the step go on; the step has not failed."""
+    forward = ModelRunner.forward
+
+    def spoiled(self: ModelRunner, rows: Any) -> Any:
+        logits = forward(self, rows).clone()
+        for place, row in enumerate(row for row in rows if row.wants_logits):
+            if 13 in row.tokens:
+                logits[place, 7] = float("nan")
+        return logits
+
+    monkeypatch.setattr(ModelRunner, "forward", spoiled)
+    caplog.set_level(logging.CRITICAL, "radixkv")
+    bad, good = Owner(), Owner()
+
+    def submit_both(_: object) -> None:
+        engine.submit([5, 13], GREEDY, on_output=bad)
+        engine.submit([5, 12], SamplingParams(temperature=0, max_tokens=3, ignore_eos=True), on_output=good)
+
+    engine.call(submit_both).result()
+    last = bad.last()
+
+    assert ("error", "the model's logits are not finite numbers") == (last.finish_reason, last.error)
+    assert ("length", 3) == (good.last().finish_reason, good.last().output_tokens)
+    assert 0 == engine.snapshot().failed_steps
+    assert free_again(engine)
+
+
 def test_an_owner_that_fails_is_cancelled(caplog: pytest.LogCaptureFixture, engine: Engine) -> None:
     """What `on_output` raises is logged; its request ends, the others do not notice."""
     good = Owner()

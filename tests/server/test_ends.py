@@ -175,6 +175,36 @@ def test_an_engine_that_dies_is_noticed(
     assert (503, "engine_stopped") == (after.status_code, after.json()["error"]["code"])
 
 
+def test_steps_that_fail_one_after_the_other_are_noticed(
+    tokenizer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two may be the requests' own fault; after the third `/health` says so, until a step succeeds."""
+    caplog.set_level(logging.CRITICAL, "radixkv")
+    save_tiny(tmp_path)
+    loaded = load_model(str(tmp_path), dtype="float32", device="cpu")
+    forward, broken = loaded.model.forward, True
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if broken:
+            raise RuntimeError("out of order")
+        return forward(*args, **options)
+
+    loaded.model.forward = failing
+    seen = []
+    engine: Any = Engine(loaded, EngineConfig(num_blocks=64, block_size=4))
+    with running(engine, ServerConfig()) as server:
+        for _ in range(3):
+            assert 500 == server.complete().status_code
+            seen.append(server.http.get("/health"))
+        broken = False
+        assert 200 == server.complete().status_code
+        seen.append(server.http.get("/health"))
+
+    assert [200, 200, 503, 200] == [health.status_code for health in seen]
+    reason = "The last 3 steps failed; the log has the details."
+    assert {"status": "failing", "reason": reason} == seen[2].json()
+
+
 def test_a_stopped_engine_is_said(start: Any) -> None:
     """Requests that an engine drops when it shuts down hear of it."""
     server: Running = start(step_seconds=0.02, blocks=2000)

@@ -29,6 +29,8 @@ class EngineSnapshot:
     output_tokens: int = 0
     """Tokens sampled."""
     failed_steps: int = 0
+    failing_steps: int = 0
+    """Failed steps since the last one that did not fail."""
     model_seconds: float = 0.0
     """Time in forward passes."""
     sample_seconds: float = 0.0

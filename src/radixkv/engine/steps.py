@@ -37,6 +37,7 @@ class _Meter:
 
     steps: int = 0
     failed_steps: int = 0
+    failing_steps: int = 0
     computed_tokens: int = 0
     output_tokens: int = 0
     model_seconds: float = 0.0
@@ -117,9 +118,12 @@ class Steps:
         except Exception as error:  # noqa: BLE001  # it is logged, and told to the owners
             _log.exception("a step failed; its requests end")
             self._meter.failed_steps += 1
+            self._meter.failing_steps += 1
             # before there was a batch it is not known whose fault it is
             for request in tuple(self._batch or self._running or self._waiting):
                 self.end(request, "error", _said(error))
+        else:
+            self._meter.failing_steps = 0
         self._meter.steps += 1
         self._meter.step_seconds += self._clock() - started
         self.refresh()
@@ -143,6 +147,7 @@ class Steps:
             kv_bytes=self._runner.store.nbytes,
             steps=meter.steps,
             failed_steps=meter.failed_steps,
+            failing_steps=meter.failing_steps,
             computed_tokens=meter.computed_tokens,
             output_tokens=meter.output_tokens,
             model_seconds=meter.model_seconds,
@@ -245,6 +250,14 @@ class Steps:
         self._queue.put_back(request, table)
 
     def _sample(self, requests: Sequence[Request], logits: torch.Tensor) -> None:
+        numbers = torch.isfinite(logits.amax(-1)).tolist() if requests else []
+        for request, fine in zip(requests, numbers, strict=True):
+            if not fine:  # one request's numbers must not end the others
+                _log.error("the logits of %r are not finite; it ends", request)
+                self.end(request, "error", "the model's logits are not finite numbers")
+        if not all(numbers):
+            requests = [request for request, fine in zip(requests, numbers, strict=True) if fine]
+            logits = logits[torch.tensor(numbers, device=logits.device)]
         if not requests:
             return
         choices = sample(logits, [request.sampler for request in requests])

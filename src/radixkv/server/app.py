@@ -27,6 +27,9 @@ from radixkv.server.state import ServerState, Serving
 
 T = TypeVar("T")
 
+FAILING: Final = 3
+"""Steps that fail one after the other, from which on `/health` says so."""
+
 Lifespan: TypeAlias = Callable[[Starlette], AbstractAsyncContextManager[None]]
 
 
@@ -53,11 +56,14 @@ def create_app(state: ServerState, lifespan: Lifespan | None = None) -> ASGIApp:
 
 
 async def health(request: Request) -> Response:
-    """`GET /health`: 200 while calls are taken, else 503; the body says why."""
+    """`GET /health`: 200 while calls are taken and steps do not fail one after the other, else 503 and why."""
     state = _state(request)
     if state.failure is not None:  # its message may quote what it failed on
         reason = f"The engine ended with {type(state.failure).__name__}; the log has the details."
         return JSONResponse({"status": "failed", "reason": reason}, 503)
+    if state.failing_steps >= FAILING:
+        reason = f"The last {state.failing_steps} steps failed; the log has the details."
+        return JSONResponse({"status": "failing", "reason": reason}, 503)
     return JSONResponse({"status": state.phase}, 200 if state.phase == "ready" else 503)
 
 

@@ -65,6 +65,11 @@ class ServerState:
         """What ended the engine, if nobody told it to end."""
         return self._serving.engine.failure if self._serving is not None else None
 
+    @property
+    def failing_steps(self) -> int:
+        """How many steps failed one after the other, up to now."""
+        return self._serving.engine.snapshot().failing_steps if self._serving is not None else 0
+
     def serving(self) -> Serving:
         """The model to serve with.
 

@@ -5,9 +5,9 @@ builds no mask, since the interface knows no mask function for this attention. W
 attends to, comes along as a keyword argument of the forward call, which model code hands on to the attention.
 
 ```text
-tokens   | decode rows, one token each, in groups | chunk of a prompt | chunk of another | another run ...
+tokens   | rows of one token or a few, in groups | chunk of a prompt | chunk of another | another run ...
 write    every token's K and V to its slot, in every layer, before anything is read
-attend   a group: gathered pages, padded, one call     a chunk: its pages, a view where they lie in one piece
+attend   a group: gathered pages, padded, one call    a chunk: its pages, a view where they lie in one piece
 merge    a run of rows that begin with the same pages attends to those once, all rows together, and each row to its
          own pages apart; by the log-sum-exp of both the two results are the one of all pages
 ```
@@ -93,17 +93,31 @@ class Pages:
         return paged.index_select(0, self.blocks).flatten(0, 1)[: self.length]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodeGroup:
-    """Requests with one new token each, attended to in one call over their gathered pages."""
+@dataclass(slots=True, eq=False)
+class Group:
+    """Requests with a few new tokens each, attended to in one call over their gathered pages, all padded alike."""
 
     start: int
     stop: int
     """Their rows of the batch."""
     blocks: torch.Tensor
-    """Block ids, `[rows * pages]`: every request's, filled up with its own first to the longest one's number."""
+    """Block ids, `[requests, pages]`: every request's, filled up with its own first to the longest one's number."""
     mask: torch.Tensor
-    """What is added to the scores, `[rows, 1, 1, pages * block_size]`: 0 for the request's tokens, else -inf."""
+    """What is added to the scores, `[requests, 1, tokens, pages * block_size]`: 0 for what a token sees, else -inf."""
+    spread: torch.Tensor | None
+    """Which of the group's rows is whose first, second, ... token, `[requests * tokens]`, filled up; None if each has
+    one."""
+    real: torch.Tensor | None
+    """Where in `spread` the group's rows are, `[rows]`."""
+    _repeated: torch.Tensor | None = None
+
+    def mask_of(self, heads: int) -> torch.Tensor:
+        """The mask for the tokens of so many heads, one head's after the other's; made once for all layers."""
+        if self.spread is None:
+            return self.mask
+        if self._repeated is None or self._repeated.shape[2] != heads * self.mask.shape[2]:
+            self._repeated = self.mask.repeat(1, 1, heads, 1)
+        return self._repeated
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +148,7 @@ class Run:
     stop: int
     prefix: Pages | None
     """Pages that all of them begin with, if they are attended to together; groups and chunks are without them."""
-    groups: tuple[DecodeGroup, ...]
+    groups: tuple[Group, ...]
     chunks: tuple[Chunk, ...]
     """Groups, then chunks, cover the run's rows in order."""
 
@@ -191,20 +205,41 @@ class PagedBatch:
             pages.of(store.values[layer], store.flat_values[layer]),
         )
 
-    def _attend_group(self, group: DecodeGroup, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
-        rows = group.stop - group.start
-        key = self.store.keys[layer].index_select(0, group.blocks)
-        value = self.store.values[layer].index_select(0, group.blocks)
-        # [rows * pages, block_size, ...] is [rows, pages * block_size, ...], without a copy
-        key, value = (pages.view(rows, -1, *pages.shape[2:]) for pages in (key, value))
-        return _attend_single_tokens(query[:, group.start : group.stop], key, value, group.mask, kernel)
+    def _attend_group(self, group: Group, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
+        requests = len(group.blocks)
+        key, value = (
+            # [requests * pages, block_size, ...] is [requests, pages * block_size, ...], without a copy
+            paged[layer].index_select(0, group.blocks.view(-1)).view(requests, -1, *paged[layer].shape[2:])
+            for paged in (self.store.keys, self.store.values)
+        )
+        rows = query[:, group.start : group.stop].transpose(0, 1)
+        if group.spread is not None:
+            rows = rows.index_select(0, group.spread)
+        heads, dim = rows.shape[1:]
+        kv_heads = key.shape[2]
+        shared = heads // kv_heads
+        # The heads that share a K/V head stand in the place of more query tokens: no K or V is repeated.
+        out, weight = kernel(
+            rows.view(requests, -1, heads, dim).transpose(1, 2).reshape(requests, kv_heads, -1, dim),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            mask=group.mask_of(shared),
+        )
+        out = out.reshape(requests, heads, -1, out.shape[-1]).transpose(1, 2).flatten(0, 1)
+        if weight is not None:
+            weight = weight.reshape(requests, heads, -1).transpose(1, 2).flatten(0, 1)
+        if group.real is None:
+            return _Attended(out, weight)
+        return _Attended(
+            out.index_select(0, group.real), None if weight is None else weight.index_select(0, group.real)
+        )
 
     def _attend_chunk(self, chunk: Chunk, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
         key, value = self._pages(chunk.pages, layer)
         query = query[:, chunk.start : chunk.stop]
         heads, tokens, dim = query.shape
         if tokens == 1:
-            return _attend_single_tokens(query, key.unsqueeze(0), value.unsqueeze(0), None, kernel)
+            return _attend_tokens(query, key, value, None, kernel)
         shared = heads // key.shape[1]
         if chunk.mask is not None:
             return _attend_tokens(query, key, value, chunk.mask_of(shared), kernel)
@@ -237,24 +272,6 @@ def _attend_tokens(
     return _Attended(
         out.reshape(heads, tokens, -1).transpose(0, 1), None if weight is None else weight.reshape(heads, tokens).T
     )
-
-
-def _attend_single_tokens(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, kernel: _Kernel
-) -> _Attended:
-    """One new token a request: `[heads, requests, dim]` over `[requests, length, kv_heads, dim]`.
-
-    The heads that share a K/V head stand in the place of query tokens: no K or V is repeated.
-    """
-    heads, requests, dim = query.shape
-    kv_heads = key.shape[2]
-    out, weight = kernel(
-        query.transpose(0, 1).reshape(requests, kv_heads, heads // kv_heads, dim),
-        key.transpose(1, 2),
-        value.transpose(1, 2),
-        mask=mask,
-    )
-    return _Attended(out.flatten(1, 2), None if weight is None else weight.flatten(1, 2))
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -11,12 +11,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from radixkv.engine.attention import Chunk, DecodeGroup, PagedBatch, Pages, Run, merges
+from radixkv.engine.attention import Chunk, Group, PagedBatch, Pages, Run, merges
 from radixkv.engine.kv_store import KVStore
 
 VIEW_TOKENS: Final = 128
-"""A decode row of at least as many tokens whose blocks lie in one piece is attended to by itself: a call of its own
-costs less than gathering its pages."""
+"""A row behind at least as many tokens whose blocks lie in one piece is attended to by itself: a call of its own costs
+less than gathering its pages."""
+
+FEW_TOKENS: Final = 64
+"""Rows of more tokens are attended to by themselves, too."""
 
 SAVED_TOKENS: Final = 512
 """Rows attend to the pages that they share together if that reads so many tokens' K and V less: below, merging costs
@@ -105,12 +108,13 @@ class ModelRunner:
             start = int(ends[-1])
         return tuple(runs)
 
-    def _kind(self, row: Row) -> tuple[int, int]:
-        """Where a row goes: grouped decode rows by their length, then those with a view of their own, then chunks."""
-        if len(row.tokens) > 1:
-            return (2, 0)
-        pages = row.start // self.store.block_size + 1
-        return (1, 0) if row.start >= VIEW_TOKENS and in_one_piece(row.blocks, pages) else (0, pages)
+    def _kind(self, row: Row) -> tuple[int, int, int]:
+        """Where a row goes: in groups by tokens and pages, then those that are attended to by themselves."""
+        tokens = len(row.tokens)
+        pages = -(-(row.start + tokens) // self.store.block_size)
+        if tokens > FEW_TOKENS or (row.start >= VIEW_TOKENS and in_one_piece(row.blocks, pages)):
+            return (1, 0, 0)
+        return (0, tokens, pages)
 
     def _flatten(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tokens, positions and slots, `[tokens]` each."""
@@ -123,33 +127,47 @@ class ModelRunner:
         tokens = np.concatenate([np.asarray(row.tokens, np.int64) for row in rows])
         return self._tensor(tokens), self._tensor(np.concatenate(positions)), self._tensor(np.concatenate(slots))
 
-    def _spans(self, rows: Sequence[Row], ends: Any) -> tuple[tuple[DecodeGroup, ...], tuple[Chunk, ...]]:
-        groups: list[DecodeGroup] = []
-        chunks: list[Chunk] = []
-        first, start = int(ends[0]) - len(rows[0].tokens), 0
-        while start < len(rows) and self._kind(rows[start])[0] == 0:
-            pages = self._kind(rows[start])[1]
-            stop = start + 1
-            while stop < len(rows) and self._kind(rows[stop]) <= (0, 2 * pages + 8):
-                stop += 1
-            groups.append(self._group(rows[start:stop], first + start))
-            start = stop
-        for row, end in zip(rows[start:], ends[start:].tolist(), strict=True):
-            chunks.append(self._chunk(row, end))
+    def _spans(self, rows: Sequence[Row], ends: Any) -> tuple[tuple[Group, ...], tuple[Chunk, ...]]:
+        """What the rows of a run are attended to with: in groups as long as padding adds no more than there is."""
+        groups: list[Group] = []
+        kinds = [self._kind(row) for row in rows]
+        starts = [0, *(ends - ends[0] + len(rows[0].tokens)).tolist()]
+        offset = int(ends[0]) - len(rows[0].tokens)
+        first = 0
+        while first < len(rows) and kinds[first][0] == 0:
+            stop, area, longest = first, 0, 0
+            while stop < len(rows) and kinds[stop][0] == 0:
+                _, tokens, pages = kinds[stop]  # no row before has more tokens
+                more, most = area + tokens * pages, max(longest, pages)
+                if (stop + 1 - first) * tokens * most > 2 * more + 8 * (stop + 1 - first) * tokens:
+                    break
+                stop, area, longest = stop + 1, more, most
+            groups.append(self._group(rows[first:stop], offset + starts[first]))
+            first = stop
+        chunks = [self._chunk(row, end) for row, end in zip(rows[first:], ends[first:].tolist(), strict=True)]
         return tuple(groups), tuple(chunks)
 
-    def _group(self, rows: Sequence[Row], start: int) -> DecodeGroup:
+    def _group(self, rows: Sequence[Row], start: int) -> Group:
         size = self.store.block_size
-        lengths = np.array([row.start + 1 for row in rows])
+        counts = np.array([len(row.tokens) for row in rows])
+        starts = np.array([row.start for row in rows])
+        lengths = starts + counts
         pages = -(-int(lengths.max()) // size)
         blocks = np.empty((len(rows), pages), np.int64)
         for i, row in enumerate(rows):
             own = -(-int(lengths[i]) // size)
             blocks[i, :own] = np.frombuffer(row.blocks, np.uint32)[:own]
             blocks[i, own:] = row.blocks[0]
-        beyond = np.arange(pages * size) >= lengths[:, None]
-        mask = np.where(beyond, -np.inf, 0.0).astype(np.float32)[:, None, None, :]
-        return DecodeGroup(start, start + len(rows), self._tensor(blocks.reshape(-1)), self._mask(mask))
+        tokens = np.arange(counts.max())
+        seen = np.minimum(starts[:, None] + tokens, lengths[:, None] - 1)  # by each token; its own position the last
+        mask = np.where(np.arange(pages * size) > seen[:, :, None], -np.inf, 0.0).astype(np.float32)[:, None]
+        spread, real = None, None
+        if len(tokens) > 1:
+            befores = counts.cumsum() - counts
+            spread = self._tensor((befores[:, None] + np.minimum(tokens, counts[:, None] - 1)).reshape(-1))
+            real = self._tensor(np.flatnonzero(tokens < counts[:, None]))
+        stop = start + int(counts.sum())
+        return Group(start, stop, self._tensor(blocks), self._mask(mask), spread, real)
 
     def _chunk(self, row: Row, end: int) -> Chunk:
         tokens = len(row.tokens)
@@ -188,29 +206,38 @@ def shared_runs(rows: Sequence[Row], block_size: int) -> list[tuple[list[int], i
 
     Of the rows in the order of their block ids, neighbours share most. All of them go together, or those before and
     those behind the two that share least, whichever saves more; only runs that save `SAVED_TOKENS` are worth it.
-    O(rows x (pages + log rows)), rows squared at worst.
+    O(rows x (pages + log rows)).
     """
     before = {i: row.blocks[: row.start // block_size] for i, row in enumerate(rows) if row.start >= block_size}
     order = sorted(before, key=before.__getitem__)
     common = [common_blocks(before[one], before[other]) for one, other in pairwise(order)]
-
-    def best(first: int, last: int) -> tuple[int, list[tuple[int, int]]]:
-        """Of the rows `order[first:last + 1]`: the pages saved, and the runs."""
-        if first == last:
-            return 0, []
-        least = min(range(first, last), key=common.__getitem__)
-        together = (last - first) * common[least]
-        (left, left_runs), (right, right_runs) = best(first, least), best(least + 1, last)
-        if together >= left + right:
-            return together, [(first, last)]
-        return left + right, left_runs + right_runs
-
     runs = []
-    for first, last in best(0, len(order) - 1)[1] if order else ():
+    for first, last in _best_runs(common):
         pages = min(common[first:last])
         if (last - first) * pages * block_size >= SAVED_TOKENS:
             runs.append((order[first : last + 1], pages))
     return runs
+
+
+def _best_runs(common: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last rows of the runs that save most, where neighbours share so many pages. O(rows), and the runs.
+
+    Each number is met where it is the least of a stretch: either all of the stretch is one run, or what is best before
+    it and what is best behind.
+    """
+    stack: list[
+        tuple[int, int, int, list[tuple[int, int]]]
+    ] = []  # least, first row; saved before it, and by which runs
+    for last, pages in enumerate((*common, 0)):
+        first, saved, runs = last, 0, list[tuple[int, int]]()
+        while stack and (stack[-1][0] >= pages or last == len(common)):
+            least, first, saved_before, runs_before = stack.pop()
+            together = (last - first) * least
+            saved, runs = saved + saved_before, runs_before + runs
+            if together >= saved and together:
+                saved, runs = together, [(first, last)]
+        stack.append((pages, first, saved, runs))
+    return stack[-1][3]
 
 
 def common_blocks(one: array[int], other: array[int]) -> int:

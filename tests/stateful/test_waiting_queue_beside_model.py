@@ -20,11 +20,12 @@ from hypothesis.stateful import (
 )
 
 from radixkv import BlockManager, BlockTable, BlockTableError, HashCache, OutOfBlocksError, RadixCache, TokenKey
+from radixkv.eviction import lru2, tlru
 from radixkv.scheduler import ORDERS, QueuedError, WaitingQueue, queue
 from radixkv.scheduler.base import QueueOrder, RankedOrder, Waiting
 from radixkv.scheduler.dfs_weight import DepthFirst
 from tests import strategies
-from tests.model import COUNTERS, MODELS, RANKS, End, ModelManager, Refusal
+from tests.model import COUNTERS, LRU2_GHOSTS, MODELS, RANKS, TLRU_SPARED, End, ModelManager, Refusal
 from tests.queue_model import ModelQueue, ModelRequest
 from tests.strategies import Prompt
 
@@ -78,6 +79,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.patch.setattr(queue, "SHARE_TOKENS", share_tokens)
         for heaps in (RankedOrder, DepthFirst):
             self.patch.setattr(heaps, "LEFT_BEHIND", left_behind)
+        self.patch.setattr(lru2, "GHOSTS", LRU2_GHOSTS)
+        self.patch.setattr(tlru, "SPARED", TLRU_SPARED)
         self.tables: dict[int, BlockTable] = {}
         cache = MODELS[self.prefix_cache](block_size, policy) if self.prefix_cache in MODELS else None
         self.blocks = ModelManager(num_blocks, block_size, cache)

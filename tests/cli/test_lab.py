@@ -160,6 +160,7 @@ def test_bad_lines_and_estimates_are_said(tmp_path: Path) -> None:
         (["--share", "200%"], 2, "--share: '200%' is no share"),
         (["--memory", "40GiB"], 2, "--memory says nothing without --model"),
         (["--memory", "lots", "--model", "llama-3.1-8b"], 2, "--memory: 'lots' is no size"),
+        (["--memory", "0", "--model", "llama-3.1-8b"], 2, "bytes of memory must be an integer of at least 1, got 0"),
         (["--memory", "40GiB", "--model", "llama-9"], 2, "llama-9"),
         (["--eviction", "best"], 2, "--eviction: 'best' is none of"),
         (["--block-size", "100"], 1, "whole multiple of 512"),

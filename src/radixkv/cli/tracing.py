@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from radixkv.cli.say import fail, size
-from radixkv.errors import UnknownNameError
+from radixkv.errors import SizeError, UnknownNameError
 from radixkv.lab.models import ModelConfigError, ModelCost, find_model
 from radixkv.lab.sizes import USUAL_SHARES, Sizes
 from radixkv.traces import Trace, trace_bytes
@@ -81,13 +81,16 @@ def sizes(
         raise typer.BadParameter("--memory says nothing without --model: how much K and V a token takes is the model's")
     if not (blocks or shares or memory):
         return Sizes(shares=USUAL_SHARES)
-    return Sizes(
-        blocks=several(blocks, count, "--blocks"),
-        shares=several(shares, share, "--share"),
-        memory=several(memory, size, "--memory"),
-        model=model,
-        context=context,
-    )
+    try:
+        return Sizes(
+            blocks=several(blocks, count, "--blocks"),
+            shares=several(shares, share, "--share"),
+            memory=several(memory, size, "--memory"),
+            model=model,
+            context=context,
+        )
+    except SizeError as error:  # no memory at all
+        raise typer.BadParameter(str(error)) from None
 
 
 def capacity(text: str, model: ModelCost | None, block_size: int, context: int | None) -> int:

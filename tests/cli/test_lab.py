@@ -163,6 +163,7 @@ def test_bad_lines_and_estimates_are_said(tmp_path: Path) -> None:
         (["--memory", "0", "--model", "llama-3.1-8b"], 2, "bytes of memory must be an integer of at least 1, got 0"),
         (["--memory", "40GiB", "--model", "llama-9"], 2, "llama-9"),
         (["--eviction", "best"], 2, "--eviction: 'best' is none of"),
+        (["--memory", "1KiB", "--model", "llama-3.1-8b"], 1, "1,024 bytes of memory are less than one block of 67,1"),
         (["--block-size", "100"], 1, "whole multiple of 512"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -249,3 +250,11 @@ def test_a_clock_beyond_64_bits_and_a_policy_named_twice(tmp_path: Path) -> None
 @pytest.mark.parametrize("options", [["--present", "1__0"], ["--present", "0"], ["--memory", "9" * 400]])
 def test_sizes_that_are_no_numbers(cycle: str, options: list[str]) -> None:
     assert 2 == invoke("curve", cycle, "--blocks", "8", "--model", "llama-3.1-8b", *options).exit_code
+
+
+def test_a_present_size_of_less_than_one_block(cycle: str) -> None:
+    """Is no size of zero blocks."""
+    result = invoke("curve", cycle, "--blocks", "8", "--model", "llama-3.1-8b", "--present", "1KiB")
+
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert "less than one block of 2,097,152 bytes" in result.stderr

@@ -14,6 +14,7 @@ from radixkv import SizeError, TokenKey, UnknownNameError
 from radixkv.lab import (
     MODELS,
     Histogram,
+    MemoryTooSmallError,
     ModelConfigError,
     ReplayConfig,
     Roofline,
@@ -169,13 +170,17 @@ def test_prefill_seconds() -> None:
 
 
 def test_sizes() -> None:
-    """Blocks, shares and memory together, each once, smallest first, none below one block."""
+    """Blocks, shares and memory together, each once, smallest first; a share is a block at least, memory is not."""
     model = find_model("llama-3.1-8b")
 
     assert [1, 7, 14, 49] == Sizes(blocks=(14, 7), shares=(0.0001, 0.5)).in_blocks(16, 98)
     # 2 MiB a block of 16 tokens, 4 MiB one of 32.
     memory = Sizes(blocks=(7,), memory=(28 * 2**20,), model=model)
     assert ([7, 14], [7]) == (memory.in_blocks(16, 0), memory.in_blocks(32, 0))
+    assert [1] == Sizes(memory=(2 * 2**20,), model=model).in_blocks(16, 98)
+    with pytest.raises(MemoryTooSmallError) as caught:
+        Sizes(memory=(2 * 2**20 - 1,), model=model).in_blocks(16, 98)
+    assert (2**21 - 1, 2**21) == (caught.value.memory, caught.value.block_bytes)
     with pytest.raises(SizeError):
         Sizes(blocks=(0,))
     with pytest.raises(ShareError):

@@ -98,6 +98,7 @@ def capacity(text: str, model: ModelCost | None, block_size: int, context: int |
 
     Raises:
         typer.BadParameter: no size, or memory without a model.
+        MemoryTooSmallError: memory for less than one block.
     """
     if text.replace("_", "").isdecimal():
         return several(text, count, "--present")[0]

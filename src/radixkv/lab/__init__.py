@@ -4,7 +4,7 @@ from radixkv.lab.blocks import SpanError, default_block_size
 from radixkv.lab.curve import Cliff, LruCurve, lru_curve
 from radixkv.lab.grid import replay_grid
 from radixkv.lab.histogram import Histogram
-from radixkv.lab.models import MODELS, ModelConfigError, ModelCost, Roofline, find_model
+from radixkv.lab.models import MODELS, MemoryTooSmallError, ModelConfigError, ModelCost, Roofline, find_model
 from radixkv.lab.optimum import Optimum
 from radixkv.lab.replay import ReplayConfig, ReplayResult, replay
 from radixkv.lab.reuse import Reuse, ReuseStack
@@ -19,6 +19,7 @@ __all__ = [
     "Cliff",
     "Histogram",
     "LruCurve",
+    "MemoryTooSmallError",
     "ModelConfigError",
     "ModelCost",
     "Optimum",

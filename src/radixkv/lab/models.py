@@ -28,6 +28,14 @@ class ModelConfigError(RadixKVError, ValueError):
         self.path, self.field = path, field
 
 
+class MemoryTooSmallError(RadixKVError, ValueError):
+    """Memory that holds not even one block of K and V; both in bytes."""
+
+    def __init__(self, *, memory: int, block_bytes: float) -> None:
+        super().__init__(f"{memory:,} bytes of memory are less than one block of {block_bytes:,.0f} bytes")
+        self.memory, self.block_bytes = memory, block_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCost:
     """What a model's prompts cost."""
@@ -64,10 +72,16 @@ class ModelCost:
     def blocks_in(self, memory: int, block_size: int, context: int | None = None) -> int:
         """How many blocks of K and V fit in `memory` bytes.
 
+        Raises:
+            MemoryTooSmallError: none.
+
         >>> find_model("llama-3.1-70b").blocks_in(40 * 2**30, block_size=16)
         8192
         """
-        return int(memory // (block_size * self.token_bytes(context)))
+        block_bytes = block_size * self.token_bytes(context)
+        if memory < block_bytes:
+            raise MemoryTooSmallError(memory=memory, block_bytes=block_bytes)
+        return int(memory // block_bytes)
 
     def prefill_flops(self, tokens: int, squares: int) -> float:
         """FLOPs of a prefill of so many tokens, `squares` being the sum of the squares of the prompts' lengths.

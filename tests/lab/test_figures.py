@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,8 +141,12 @@ def test_parameters_from_a_config(tmp_path: Path) -> None:
         ("[1]", "expected a JSON object"),
         ("{", "cannot be read"),
         ("{}", "num_attention_heads or n_head or n_heads: missing"),
-        ('{"num_attention_heads": "8"}', "num_attention_heads: expected a number"),
+        ("[" * 100_000, "cannot be read"),
+        ('{"num_attention_heads": "8"}', "num_attention_heads: expected an integer from 1 to 16777216, got '8'"),
+        ('{"num_attention_heads": 0}', "num_attention_heads: expected an integer from 1"),
+        ('{"num_attention_heads": 1%s}' % ("0" * 4000), "got 10{39}…$"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_a_config_that_does_not_say(tmp_path: Path, text: str, words: str) -> None:
     """The file, the field, and what is wrong."""
@@ -150,6 +155,34 @@ def test_a_config_that_does_not_say(tmp_path: Path, text: str, words: str) -> No
     with pytest.raises(ModelConfigError, match=words) as caught:
         find_model(str(tmp_path))
     assert caught.value.path.endswith("config.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_hidden_layers", 0),
+        ("num_key_value_heads", 0),
+        ("num_key_value_heads", -1),
+        ("num_key_value_heads", 2.0),
+        ("num_key_value_heads", True),
+        ("hidden_size", 0),
+        ("hidden_size", 7),
+        ("head_dim", 0),
+        ("sliding_window_pattern", 0),
+        ("sliding_window", -1),
+        ("kv_lora_rank", "512"),
+        ("layer_types", ["full_attention"]),
+        (None, {"layer_types": ["mamba"] * 4}),
+        (None, {"num_kv_shared_layers": 5}),
+    ],
+)
+def test_a_number_that_cannot_be(tmp_path: Path, field: str | None, value: Any) -> None:
+    """The field is named; so many bytes a token are never 0."""
+    changes = value if field is None else {field: value}
+
+    with pytest.raises(ModelConfigError) as caught:
+        find_model(config(tmp_path, **{**SMALL, "sliding_window": 9, **changes}))
+    assert field == caught.value.field
 
 
 def test_no_such_model() -> None:

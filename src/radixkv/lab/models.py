@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from radixkv.errors import RadixKVError, UnknownNameError
 from radixkv.keys import check_size
+from radixkv.traces.base import brief
 
 
 class ModelConfigError(RadixKVError, ValueError):
@@ -187,6 +188,8 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "inner": ("intermediate_size", "ffn_dim", "n_inner"),
     "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
 }
+_MOST: Final = 2**24
+"""More than any size of a model."""
 _WITHOUT_KV: Final = frozenset({"linear_attention", "mamba", "conv", "recurrent"})
 _EVERY_OTHER: Final = frozenset({"gemma2"})
 """Model types with a full layer after each sliding one whose configs do not say so."""
@@ -200,7 +203,7 @@ def read_config(path: Path) -> ModelCost:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelConfigError(f"cannot be read: {error}", path=str(path)) from None
     if not isinstance(found, dict):
         raise ModelConfigError("expected a JSON object", path=str(path))
@@ -216,7 +219,9 @@ class _Config:
 
     def cost(self) -> ModelCost:
         heads, hidden = self._size("heads"), self._size("hidden")
-        head_dim = self._get("head_dim", 0) or hidden // heads
+        head_dim = self._get("head_dim", hidden // heads, minimum=1)
+        if not head_dim:
+            raise self._wrong("hidden_size", f"{hidden} is less than one for each of {heads} heads")
         rank = self._get("kv_lora_rank", 0)
         windows = self._windows()
         if rank:
@@ -244,15 +249,20 @@ class _Config:
         kinds = self._fields.get("layer_types")
         if not isinstance(kinds, list):
             default = 2 if self._fields.get("model_type") in _EVERY_OTHER else layers + 1
-            full_every = self._get("sliding_window_pattern", default)
+            full_every = self._get("sliding_window_pattern", default, minimum=1)
             kinds = ["full" if window is None or (i + 1) % full_every == 0 else "sliding" for i in range(layers)]
-        own = kinds[: layers - self._get("num_kv_shared_layers", 0)]
-        return tuple(window if str(kind).startswith("sliding") else None for kind in own if kind not in _WITHOUT_KV)
+        elif len(kinds) != layers:
+            raise self._wrong("layer_types", f"expected one for each of {layers} layers, got {len(kinds)}")
+        own = kinds[: max(layers - self._get("num_kv_shared_layers", 0), 0)]
+        windows = [window if str(kind).startswith("sliding") else None for kind in own if str(kind) not in _WITHOUT_KV]
+        if not windows:
+            raise ModelConfigError("no layer keeps K and V of its own", path=self._path)
+        return tuple(windows)
 
     def _feed_forward(self, hidden: int) -> int:
         """Parameters that a token goes through: three matrices of the layer, or of each expert it is sent to."""
-        layers, inner = self._size("layers"), self._size("inner", 4 * hidden)
-        if not self._size("experts", 0):
+        layers, inner = self._size("layers"), self._size("inner", 4 * hidden, minimum=0)
+        if not self._size("experts", 0, minimum=0):
             return layers * 3 * hidden * inner
         dense = self._get("first_k_dense_replace", 0)
         experts = self._get("num_experts_per_tok", 1) + self._get("n_shared_experts", 0)
@@ -263,19 +273,22 @@ class _Config:
         tied = self._fields.get("tie_word_embeddings", True) is not False
         return self._get("vocab_size", 0) * hidden * (1 if tied else 2)
 
-    def _size(self, what: str, default: int | None = None) -> int:
+    def _size(self, what: str, default: int | None = None, *, minimum: int = 1) -> int:
         """A size by any of its names."""
         for name in _NAMES[what]:
             if self._fields.get(name) is not None:
-                return self._get(name, 1)
+                return self._get(name, 1, minimum=minimum)
         if default is None:
-            raise ModelConfigError("missing", path=self._path, field=" or ".join(_NAMES[what]))
+            raise self._wrong(" or ".join(_NAMES[what]), "missing")
         return default
 
-    def _get(self, name: str, default: int) -> int:
+    def _get(self, name: str, default: int, *, minimum: int = 0) -> int:
         value = self._fields.get(name)
         if value is None:
             return default
-        if type(value) is not int or value < 0:
-            raise ModelConfigError(f"expected a number from 0 up, got {value!r}", path=self._path, field=name)
+        if type(value) is not int or not minimum <= value <= _MOST:
+            raise self._wrong(name, f"expected an integer from {minimum} to {_MOST}, got {brief(value)}")
         return value
+
+    def _wrong(self, field: str, reason: str) -> ModelConfigError:
+        return ModelConfigError(reason, path=self._path, field=field)

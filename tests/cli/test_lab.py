@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +262,37 @@ def test_a_present_size_of_less_than_one_block(cycle: str) -> None:
 
     assert (1, "") == (result.exit_code, result.stdout)
     assert "less than one block of 2,097,152 bytes" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "send"),
+    [
+        (["replay", "--blocks", "10,20", "--workers", "2"], os.killpg),  # to all of them, as a terminal does
+        (["replay", "--blocks", "10,20", "--workers", "2"], os.kill),
+        (["doctor", "--blocks", "10", "--workers", "2"], os.killpg),
+        (["curve", "--blocks", "10", "--eviction", "lru"], os.killpg),
+    ],
+)
+def test_ctrl_c(tmp_path: Path, options: list[str], send: Callable[[int, int], None]) -> None:
+    """No traceback, status 130, and no worker that is left."""
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(f'{{"tokens": [{number % 50}, {number % 7}, 1, 2, 3]}}\n' for number in range(50_000)))
+    command = [sys.executable, "-m", "radixkv.cli", options[0], str(path), "--block-size", "1", *options[1:]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        if "2" in options:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            while len(children.read_text().split()) < 3:  # the workers, and the one that tracks resources
+                time.sleep(0.01)
+        else:
+            time.sleep(1)
+        send(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+
+    assert (b"", b"", 130) == (out, err, process.returncode)
+    for _ in range(500):
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    pytest.fail("a process is left")

@@ -7,10 +7,19 @@ from typing import Final
 
 MISSING_EXTRA: Final = 3
 """Exit status when a package that a command needs is not installed."""
+INTERRUPTED: Final = 130
+"""Exit status after Ctrl-C: 128 and the number of the signal, as shells count."""
 
 
 def main() -> None:
     """Run the command line; what the `radixkv` script calls."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _run() -> None:
     try:
         from radixkv.cli.commands import app  # noqa: PLC0415  # without its extra, a line and not a traceback
     except ModuleNotFoundError as error:

@@ -141,6 +141,14 @@ def reading(paths: Sequence[str], what: str) -> Iterator[Callable[[int], object]
 
 
 @contextmanager
+def replaying(settings: int, requests: int) -> Iterator[Callable[[int], object]]:
+    """A progress bar over the requests that a grid serves to all its settings, which come along side by side."""
+    with _bar() as bar:
+        task = bar.add_task(f"replaying {settings} settings", total=requests)
+        yield lambda served: bar.advance(task, served)
+
+
+@contextmanager
 def working(what: str) -> Iterator[None]:
     """A bar without an end, for work that does not say how far it is."""
     with _bar() as bar:

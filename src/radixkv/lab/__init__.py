@@ -2,7 +2,7 @@
 
 from radixkv.lab.blocks import SpanError, default_block_size
 from radixkv.lab.curve import Cliff, LruCurve, lru_curve
-from radixkv.lab.grid import replay_grid
+from radixkv.lab.grid import WorkerError, replay_grid
 from radixkv.lab.histogram import Histogram
 from radixkv.lab.models import MODELS, MemoryTooSmallError, ModelConfigError, ModelCost, Roofline, find_model
 from radixkv.lab.optimum import Optimum
@@ -32,6 +32,7 @@ __all__ = [
     "Sizes",
     "SpanError",
     "TraceFiles",
+    "WorkerError",
     "bytes_text",
     "curve_report",
     "default_block_size",

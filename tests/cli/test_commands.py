@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -282,6 +283,38 @@ def test_main_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     runpy.run_module("radixkv.cli.__main__", run_name="imported")
 
     assert f"radixkv {__version__}\n" * 2 == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["curve", "TRACE", "--blocks", "8"],
+        ["replay", "TRACE", "--blocks", "8", "--workers", "1"],
+        ["replay", "TRACE", "--blocks", "8", "--workers", "1", "--json", "-"],
+        ["doctor", "TRACE", "--blocks", "8", "--workers", "1"],
+        ["doctor", "TRACE", "--blocks", "8", "--workers", "1", "--json", "-"],
+        ["generate", "cycle"],
+        ["generate", "cycle", "--requests", "5000"],
+        ["--version"],
+        ["curve", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_standard_output_that_takes_nothing(cycle: str, arguments: list[str]) -> None:
+    """A full disk is one line and a status; who has read enough hears nothing."""
+    command = [sys.executable, "-m", "radixkv.cli", *(cycle if part == "TRACE" else part for part in arguments)]
+    with open("/dev/full", "w") as full:
+        disk = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    reader, writer = os.pipe()
+    os.close(reader)
+    pipe = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+
+    assert (1, 1) == (disk.returncode, pipe.returncode)
+    assert disk.stderr.startswith("radixkv: ")
+    assert disk.stderr.endswith("No space left on device\n")
+    assert 1 == disk.stderr.count("\n")
+    assert "" == pipe.stderr
 
 
 def test_help_does_not_load_torch() -> None:

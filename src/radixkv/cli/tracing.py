@@ -169,6 +169,7 @@ def write_json(value: object, path: str) -> None:
     text = json.dumps(value, indent=1) + "\n"
     if path == STDIN:
         sys.stdout.write(text)
+        sys.stdout.flush()
     else:
         with writing(Path(path)):
             Path(path).write_text(text, encoding="utf-8")

@@ -88,6 +88,14 @@ def test_curve_of_a_sample(cycle: str) -> None:
     assert "Estimated from 50.000% of the blocks" in table
 
 
+def test_curve_of_a_sample_that_holds_nothing(cycle: str) -> None:
+    """One line, and no rate of 0."""
+    result = invoke("curve", cycle, "--sample", "0.01%")
+
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert "radixkv: a sample of 0.01 % holds none of the trace's blocks: take a larger one\n" == result.stderr
+
+
 @pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 def test_curve_draws(cycle: str, tmp_path: Path, suffix: str, start: bytes) -> None:
     """What the file's name says."""

@@ -9,7 +9,7 @@ from radixkv.lab.optimum import Optimum
 from radixkv.lab.replay import ReplayConfig, ReplayResult, replay
 from radixkv.lab.reuse import Reuse, ReuseStack
 from radixkv.lab.rows import curve_report, replay_row
-from radixkv.lab.sampling import sampled_curve
+from radixkv.lab.sampling import SampleError, sampled_curve
 from radixkv.lab.sizes import USUAL_SHARES, ShareError, Sizes, bytes_text
 from radixkv.lab.source import TraceFiles
 
@@ -28,6 +28,7 @@ __all__ = [
     "Reuse",
     "ReuseStack",
     "Roofline",
+    "SampleError",
     "ShareError",
     "Sizes",
     "SpanError",

@@ -101,7 +101,7 @@ SMALL = {"num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 64}
         ({"sliding_window": 100}, 4 * 2 * 64, [100] * 4),
         ({"sliding_window": 100, "use_sliding_window": False}, 4 * 2 * 64, [None] * 4),
         ({"sliding_window": 100, "sliding_window_pattern": 2}, 4 * 2 * 64, [100, None] * 2),
-        ({"sliding_window": 100, "model_type": "gemma2"}, 4 * 2 * 64, [100, None] * 2),
+        ({"sliding_window": 100, "model_type": "gemma2", "head_dim": 8}, 4 * 2 * 64, [100, None] * 2),
         ({"sliding_window": 100, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, 4 * 2 * 64,
          [None] * 3 + [100]),
         ({"layer_types": ["linear_attention"] * 3 + ["full_attention"]}, 2 * 64, [None]),

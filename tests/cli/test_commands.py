@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import json
 import os
 import runpy
@@ -315,6 +316,24 @@ def test_standard_output_that_takes_nothing(cycle: str, arguments: list[str]) ->
     assert disk.stderr.endswith("No space left on device\n")
     assert 1 == disk.stderr.count("\n")
     assert "" == pipe.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(KeyboardInterrupt(), SystemExit), (OSError(errno.EIO, "Input/output error"), OSError)]
+)
+def test_main_on_the_way_to_a_command(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, expected: type[BaseException]
+) -> None:
+    """Ctrl-C while it still imports is a status; an error that is no full disk stays what it is."""
+
+    def interrupted() -> None:
+        raise error
+
+    monkeypatch.setattr(radixkv.cli, "_run", interrupted)
+    with pytest.raises(expected) as caught:
+        radixkv.cli.main()
+
+    assert getattr(caught.value, "code", 130) == 130
 
 
 def test_help_does_not_load_torch() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,19 @@ def test_a_present_size_of_less_than_one_block(cycle: str) -> None:
     assert "less than one block of 2,097,152 bytes" in result.stderr
 
 
+def has_workers(process: int) -> bool:
+    """Two, and the process that tracks resources."""
+    return len(Path(f"/proc/{process}/task/{process}/children").read_text().split()) == 3
+
+
+def has_opened(process: int, path: Path) -> bool:
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed in between
+            if os.readlink(descriptor) == str(path):
+                return True
+    return False
+
+
 @pytest.mark.parametrize(
     ("options", "send"),
     [
@@ -284,15 +298,13 @@ def test_a_present_size_of_less_than_one_block(cycle: str) -> None:
 def test_ctrl_c(tmp_path: Path, options: list[str], send: Callable[[int, int], None]) -> None:
     """No traceback, status 130, and no worker that is left."""
     path = tmp_path / "long.jsonl"
-    path.write_text("".join(f'{{"tokens": [{number % 50}, {number % 7}, 1, 2, 3]}}\n' for number in range(50_000)))
+    requests = 20_000 if "2" in options else 200_000
+    path.write_text("".join(f'{{"tokens": [{number % 50}, {number % 7}, 1, 2, 3]}}\n' for number in range(requests)))
     command = [sys.executable, "-m", "radixkv.cli", options[0], str(path), "--block-size", "1", *options[1:]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
-        if "2" in options:
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-            while len(children.read_text().split()) < 3:  # the workers, and the one that tracks resources
-                time.sleep(0.01)
-        else:
-            time.sleep(1)
+        while not (has_workers(process.pid) if "2" in options else has_opened(process.pid, path)):
+            assert process.poll() is None
+            time.sleep(0.01)
         send(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -295,6 +297,56 @@ def test_main_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     runpy.run_module("radixkv.cli.__main__", run_name="imported")
 
     assert f"radixkv {__version__}\n" * 2 == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["curve", "TRACE", "--blocks", "8"],
+        ["replay", "TRACE", "--blocks", "8", "--workers", "1"],
+        ["replay", "TRACE", "--blocks", "8", "--workers", "1", "--json", "-"],
+        ["doctor", "TRACE", "--blocks", "8", "--workers", "1"],
+        ["doctor", "TRACE", "--blocks", "8", "--workers", "1", "--json", "-"],
+        ["generate", "cycle"],
+        ["generate", "cycle", "--requests", "5000"],
+        ["--version"],
+        ["curve", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_standard_output_that_takes_nothing(cycle: str, arguments: list[str]) -> None:
+    """A full disk is one line and a status; who has read enough hears nothing."""
+    command = [sys.executable, "-m", "radixkv.cli", *(cycle if part == "TRACE" else part for part in arguments)]
+    with open("/dev/full", "w") as full:
+        disk = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    reader, writer = os.pipe()
+    os.close(reader)
+    pipe = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+
+    assert (1, 1) == (disk.returncode, pipe.returncode)
+    assert disk.stderr.startswith("radixkv: ")
+    assert disk.stderr.endswith("No space left on device\n")
+    assert 1 == disk.stderr.count("\n")
+    assert "" == pipe.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(KeyboardInterrupt(), SystemExit), (OSError(errno.EIO, "Input/output error"), OSError)]
+)
+def test_main_on_the_way_to_a_command(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, expected: type[BaseException]
+) -> None:
+    """Ctrl-C while it still imports is a status; an error that is no full disk stays what it is."""
+
+    def interrupted() -> None:
+        raise error
+
+    monkeypatch.setattr(radixkv.cli, "_run", interrupted)
+    with pytest.raises(expected) as caught:
+        radixkv.cli.main()
+
+    assert getattr(caught.value, "code", 130) == 130
 
 
 def test_help_does_not_load_torch() -> None:

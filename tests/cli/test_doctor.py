@@ -89,7 +89,6 @@ def test_splits_in_text(chats: str, tmp_path: Path) -> None:
         (("--blocks", "8,9"), 2, "give one size, not several"),
         (("--memory", "1GiB"), 2, "--model"),
         (("--blocks", "0"), 2, "--blocks"),
-        (("--blocks", "8", "--report", "/nowhere/report.html"), 1, "No such file or directory"),
     ],
 )
 def test_what_cannot_be_done(cycle: str, arguments: tuple[str, ...], status: int, expected: str) -> None:
@@ -99,6 +98,19 @@ def test_what_cannot_be_done(cycle: str, arguments: tuple[str, ...], status: int
     assert (status, "") == (result.exit_code, result.stdout)
     assert expected in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "path"), [("--report", "none/report.html"), ("--pictures", "cycle.jsonl"), ("--json", "none/a.json")]
+)
+def test_a_file_that_cannot_be_written(cycle: str, tmp_path: Path, option: str, path: str) -> None:
+    """One line that names it, after the tables."""
+    result = invoke(cycle, "--blocks", "8", "--workers", "1", option, str(tmp_path / path))
+
+    assert 1 == result.exit_code
+    assert "What helps most: " in result.stdout
+    assert result.stderr.startswith(f"radixkv: {tmp_path / path}: ")
+    assert 1 == len(result.stderr.splitlines())
 
 
 def test_a_process_with_workers(cycle: str) -> None:

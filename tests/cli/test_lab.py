@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +89,14 @@ def test_curve_of_a_sample(cycle: str) -> None:
     assert "Estimated from 50.000% of the blocks" in table
 
 
+def test_curve_of_a_sample_that_holds_nothing(cycle: str) -> None:
+    """One line, and no rate of 0."""
+    result = invoke("curve", cycle, "--sample", "0.01%")
+
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert "radixkv: a sample of 0.01 % holds none of the trace's blocks: take a larger one\n" == result.stderr
+
+
 @pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 def test_curve_draws(cycle: str, tmp_path: Path, suffix: str, start: bytes) -> None:
     """What the file's name says."""
@@ -160,8 +173,10 @@ def test_bad_lines_and_estimates_are_said(tmp_path: Path) -> None:
         (["--share", "200%"], 2, "--share: '200%' is no share"),
         (["--memory", "40GiB"], 2, "--memory says nothing without --model"),
         (["--memory", "lots", "--model", "llama-3.1-8b"], 2, "--memory: 'lots' is no size"),
+        (["--memory", "0", "--model", "llama-3.1-8b"], 2, "bytes of memory must be an integer of at least 1, got 0"),
         (["--memory", "40GiB", "--model", "llama-9"], 2, "llama-9"),
         (["--eviction", "best"], 2, "--eviction: 'best' is none of"),
+        (["--memory", "1KiB", "--model", "llama-3.1-8b"], 1, "1,024 bytes of memory are less than one block of 67,1"),
         (["--block-size", "100"], 1, "whole multiple of 512"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -248,3 +263,56 @@ def test_a_clock_beyond_64_bits_and_a_policy_named_twice(tmp_path: Path) -> None
 @pytest.mark.parametrize("options", [["--present", "1__0"], ["--present", "0"], ["--memory", "9" * 400]])
 def test_sizes_that_are_no_numbers(cycle: str, options: list[str]) -> None:
     assert 2 == invoke("curve", cycle, "--blocks", "8", "--model", "llama-3.1-8b", *options).exit_code
+
+
+def test_a_present_size_of_less_than_one_block(cycle: str) -> None:
+    """Is no size of zero blocks."""
+    result = invoke("curve", cycle, "--blocks", "8", "--model", "llama-3.1-8b", "--present", "1KiB")
+
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert "less than one block of 2,097,152 bytes" in result.stderr
+
+
+def has_workers(process: int) -> bool:
+    """Two, and the process that tracks resources."""
+    return len(Path(f"/proc/{process}/task/{process}/children").read_text().split()) == 3
+
+
+def has_opened(process: int, path: Path) -> bool:
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed in between
+            if os.readlink(descriptor) == str(path):
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("options", "send"),
+    [
+        (["replay", "--blocks", "10,20", "--workers", "2"], os.killpg),  # to all of them, as a terminal does
+        (["replay", "--blocks", "10,20", "--workers", "2"], os.kill),
+        (["doctor", "--blocks", "10", "--workers", "2"], os.killpg),
+        (["curve", "--blocks", "10", "--eviction", "lru"], os.killpg),
+    ],
+)
+def test_ctrl_c(tmp_path: Path, options: list[str], send: Callable[[int, int], None]) -> None:
+    """No traceback, status 130, and no worker that is left."""
+    path = tmp_path / "long.jsonl"
+    requests = 20_000 if "2" in options else 200_000
+    path.write_text("".join(f'{{"tokens": [{number % 50}, {number % 7}, 1, 2, 3]}}\n' for number in range(requests)))
+    command = [sys.executable, "-m", "radixkv.cli", options[0], str(path), "--block-size", "1", *options[1:]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        while not (has_workers(process.pid) if "2" in options else has_opened(process.pid, path)):
+            assert process.poll() is None
+            time.sleep(0.01)
+        send(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+
+    assert (b"", b"", 130) == (out, err, process.returncode)
+    for _ in range(500):
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    pytest.fail("a process is left")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from radixkv import SizeError, TokenKey, UnknownNameError
 from radixkv.lab import (
     MODELS,
     Histogram,
+    MemoryTooSmallError,
     ModelConfigError,
     ReplayConfig,
     Roofline,
@@ -99,7 +101,7 @@ SMALL = {"num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 64}
         ({"sliding_window": 100}, 4 * 2 * 64, [100] * 4),
         ({"sliding_window": 100, "use_sliding_window": False}, 4 * 2 * 64, [None] * 4),
         ({"sliding_window": 100, "sliding_window_pattern": 2}, 4 * 2 * 64, [100, None] * 2),
-        ({"sliding_window": 100, "model_type": "gemma2"}, 4 * 2 * 64, [100, None] * 2),
+        ({"sliding_window": 100, "model_type": "gemma2", "head_dim": 8}, 4 * 2 * 64, [100, None] * 2),
         ({"sliding_window": 100, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, 4 * 2 * 64,
          [None] * 3 + [100]),
         ({"layer_types": ["linear_attention"] * 3 + ["full_attention"]}, 2 * 64, [None]),
@@ -139,8 +141,12 @@ def test_parameters_from_a_config(tmp_path: Path) -> None:
         ("[1]", "expected a JSON object"),
         ("{", "cannot be read"),
         ("{}", "num_attention_heads or n_head or n_heads: missing"),
-        ('{"num_attention_heads": "8"}', "num_attention_heads: expected a number"),
+        ("[" * 100_000, "cannot be read"),
+        ('{"num_attention_heads": "8"}', "num_attention_heads: expected an integer from 1 to 16777216, got '8'"),
+        ('{"num_attention_heads": 0}', "num_attention_heads: expected an integer from 1"),
+        ('{"num_attention_heads": 1%s}' % ("0" * 4000), "got 10{39}…$"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_a_config_that_does_not_say(tmp_path: Path, text: str, words: str) -> None:
     """The file, the field, and what is wrong."""
@@ -149,6 +155,34 @@ def test_a_config_that_does_not_say(tmp_path: Path, text: str, words: str) -> No
     with pytest.raises(ModelConfigError, match=words) as caught:
         find_model(str(tmp_path))
     assert caught.value.path.endswith("config.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_hidden_layers", 0),
+        ("num_key_value_heads", 0),
+        ("num_key_value_heads", -1),
+        ("num_key_value_heads", 2.0),
+        ("num_key_value_heads", True),
+        ("hidden_size", 0),
+        ("hidden_size", 7),
+        ("head_dim", 0),
+        ("sliding_window_pattern", 0),
+        ("sliding_window", -1),
+        ("kv_lora_rank", "512"),
+        ("layer_types", ["full_attention"]),
+        (None, {"layer_types": ["mamba"] * 4}),
+        (None, {"num_kv_shared_layers": 5}),
+    ],
+)
+def test_a_number_that_cannot_be(tmp_path: Path, field: str | None, value: Any) -> None:
+    """The field is named; so many bytes a token are never 0."""
+    changes = value if field is None else {field: value}
+
+    with pytest.raises(ModelConfigError) as caught:
+        find_model(config(tmp_path, **{**SMALL, "sliding_window": 9, **changes}))
+    assert field == caught.value.field
 
 
 def test_no_such_model() -> None:
@@ -169,13 +203,17 @@ def test_prefill_seconds() -> None:
 
 
 def test_sizes() -> None:
-    """Blocks, shares and memory together, each once, smallest first, none below one block."""
+    """Blocks, shares and memory together, each once, smallest first; a share is a block at least, memory is not."""
     model = find_model("llama-3.1-8b")
 
     assert [1, 7, 14, 49] == Sizes(blocks=(14, 7), shares=(0.0001, 0.5)).in_blocks(16, 98)
     # 2 MiB a block of 16 tokens, 4 MiB one of 32.
     memory = Sizes(blocks=(7,), memory=(28 * 2**20,), model=model)
     assert ([7, 14], [7]) == (memory.in_blocks(16, 0), memory.in_blocks(32, 0))
+    assert [1] == Sizes(memory=(2 * 2**20,), model=model).in_blocks(16, 98)
+    with pytest.raises(MemoryTooSmallError) as caught:
+        Sizes(memory=(2 * 2**20 - 1,), model=model).in_blocks(16, 98)
+    assert (2**21 - 1, 2**21) == (caught.value.memory, caught.value.block_bytes)
     with pytest.raises(SizeError):
         Sizes(blocks=(0,))
     with pytest.raises(ShareError):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import multiprocessing
+import os
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,7 +15,7 @@ import pytest
 
 from radixkv import TokenKey
 from radixkv.errors import MissingExtraError, TraceError
-from radixkv.lab import ReplayConfig, TraceFiles, replay, replay_grid
+from radixkv.lab import ReplayConfig, TraceFiles, WorkerError, replay, replay_grid
 from radixkv.traces import Request, write_trace
 
 CONFIGS = [
@@ -57,6 +60,34 @@ def test_a_workers_error_comes_home(tmp_path: Path) -> None:
     with pytest.raises(TraceError) as caught:
         replay_grid(TraceFiles((str(path),)), CONFIGS, workers=2)
     assert (2, "tokens") == (caught.value.line, caught.value.field)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_progress_hears_of_every_request_once_a_setting(tmp_path: Path, workers: int) -> None:
+    """On the way, not at the end alone; whoever works."""
+    path = str(tmp_path / "trace.jsonl")
+    write_trace([Request(TokenKey([number, 7]), 2) for number in range(150)], path)
+    told: list[int] = []
+
+    replay_grid(TraceFiles((path,)), CONFIGS[:6], workers=workers, progress=told.append)
+    assert 6 * 150 == sum(told)
+    assert len(told) >= 3 * workers
+
+
+class Killed:
+    """A trace whose reader is ended from outside, as by a system that is short of memory."""
+
+    def __call__(self) -> list[Request]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return []
+
+
+def test_a_worker_that_is_ended_from_outside() -> None:
+    """Is an error with its status; nothing waits for it."""
+    with pytest.raises(WorkerError) as caught:
+        replay_grid(Killed(), CONFIGS[:2], workers=2)
+    assert -signal.SIGKILL == caught.value.status
+    assert [] == multiprocessing.active_children()
 
 
 class FakeRay(ModuleType):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixkv import TokenKey
-from radixkv.lab import LruCurve, ShareError, lru_curve, sampled_curve
+from radixkv.lab import LruCurve, SampleError, ShareError, lru_curve, sampled_curve
 from radixkv.traces import Request
 from tests.lab.model import traces
 
@@ -69,6 +69,16 @@ def test_a_rate_that_is_no_share(rate: float) -> None:
     """Said before the trace is read."""
     with pytest.raises(ShareError):
         sampled_curve([], 1, rate)
+
+
+def test_a_sample_that_holds_nothing() -> None:
+    """Is no hit rate of 0, unless no block is ever looked for."""
+    short = [Request(TokenKey([1]), 1)] * 2
+    with pytest.raises(SampleError, match=r"a sample of 0\.01 % holds none") as caught:
+        sampled_curve([*short, Request(TokenKey([1, 2]), 2)], 1, 0.0001)
+
+    assert 0.0001 == caught.value.rate
+    assert [0] == sampled_curve(short, 1, 0.0001).hit_tokens.tolist()
 
 
 @given(st.integers(0, 500), st.sampled_from([1.0, 0.5, 0.1, 0.03]))

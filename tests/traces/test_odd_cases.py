@@ -48,6 +48,33 @@ def test_an_id_at_another_depth(tmp_path: Path) -> None:
     assert ([1, 2], [2, 1]) == (one.prompt.tolist(), other.prompt.tolist())
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{{"tokens": [1, {}]}}',
+        '{{"tokens": [1, "{}"]}}',
+        '{{"tokens": [1], "output_length": -{}}}',
+        '{{"tokens": [1], "output": [1], "output_length": {}}}',
+        '{{"tokens": [1], "timestamp": {}}}',
+        '{{"tokens": [1], "namespace": {}}}',
+        '{{"input_length": {}, "hash_ids": [1]}}',
+        '{{"prompt": [[{}]]}}',
+    ],
+)
+def test_a_number_of_thousands_of_digits(tmp_path: Path, line: str) -> None:
+    """Is not told whole."""
+    with pytest.raises(TraceError, match="999…") as caught:
+        requests(tmp_path, line.format("9" * 4000))
+    assert len(str(caught.value)) < len(str(tmp_path)) + 250
+
+
+def test_a_field_that_stands_twice(tmp_path: Path) -> None:
+    """The last one counts, as Python reads JSON."""
+    (request,) = requests(tmp_path, '{"tokens": "no", "timestamp": 1, "tokens": [7], "timestamp": 2}')
+
+    assert ([7], 2.0) == (request.prompt.tolist(), request.timestamp)
+
+
 def test_time_that_runs_backwards(tmp_path: Path) -> None:
     """The order is that of the lines; the times are told as they stand."""
     lines = [f'{{"timestamp": {time}, "input_length": 1, "hash_ids": [1]}}' for time in (2000, 1000, -500)]

@@ -76,8 +76,8 @@ def curve(  # noqa: PLR0913, PLR0917  # one parameter an option
             tracing.tell_what_was_passed_over(requests)
             capacities = sizes.in_blocks(one, measured.unique_blocks)
             configs = [ReplayConfig(capacity, one, eviction=name) for name in evictions for capacity in capacities]
-            with tracing.working(f"replaying {len(configs)} settings"):
-                results = replay_grid(source, configs) if configs else []
+            with tracing.replaying(len(configs), measured.requests * len(configs)) as served:
+                results = replay_grid(source, configs, progress=served) if configs else []
     except RadixKVError as error:
         raise fail(str(error)) from None
     replayed: dict[str, dict[int, float]] = {name: {} for name in evictions}

@@ -69,23 +69,25 @@ def doctor(  # noqa: PLR0913, PLR0917  # one parameter an option
                     workers=workers,
                     block_bytes=one * found.token_bytes(context) if found else None,
                 )
-        if report:
-            from radixkv.lab.report import html_report  # noqa: PLC0415
-
-            report.write_text(html_report(diagnosis, trace=", ".join(trace)), encoding="utf-8")
-        if pictures:
-            from radixkv.lab.pictures import diagnosis_pictures  # noqa: PLC0415
-
-            pictures.mkdir(parents=True, exist_ok=True)
-            for name, picture in diagnosis_pictures(diagnosis).items():
-                for suffix in (".svg", ".png"):
-                    picture.save(pictures / f"{name}{suffix}")
-    except (RadixKVError, OSError) as error:
+    except RadixKVError as error:
         raise fail(str(error)) from None
     if json != tracing.STDIN:
         _print(diagnosis)
     if json:
         tracing.write_json(diagnosis.to_json(), json)
+    if report:
+        with needs("lab"):
+            from radixkv.lab.report import html_report  # noqa: PLC0415  # matplotlib takes longest of all
+        with tracing.writing(report):
+            report.write_text(html_report(diagnosis, trace=", ".join(trace)), encoding="utf-8")
+    if pictures:
+        with needs("lab"):
+            from radixkv.lab.pictures import diagnosis_pictures  # noqa: PLC0415  # as above
+        with tracing.writing(pictures):
+            pictures.mkdir(parents=True, exist_ok=True)
+            for name, picture in diagnosis_pictures(diagnosis).items():
+                for suffix in (".svg", ".png"):
+                    picture.save(pictures / f"{name}{suffix}")
 
 
 def _print(found: Diagnosis) -> None:

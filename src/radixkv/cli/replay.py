@@ -79,6 +79,7 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
             source = TraceFiles(paths, trace_format, skip_bad, tokenizer)
             configs: list[ReplayConfig] = []
             ceilings: list[dict[str, Any]] = []
+            total = 0
             for one in block_sizes or (default_block_size(source()),):
                 with tracing.reading(paths, "counting blocks") as progress:
                     requests = source(progress)
@@ -87,12 +88,14 @@ def replay(  # noqa: PLR0913, PLR0917  # one parameter an option
                     tracing.tell_what_was_passed_over(requests)
                 ceilings.append({"block_size": one, "unique_blocks": curve.unique_blocks, "ceiling": curve.ceiling})
                 capacities = sizes.in_blocks(one, curve.unique_blocks)
+                settings = list(product(caches, evictions, orders, capacities))
                 configs += [
                     ReplayConfig(capacity, one, cache=name, eviction=policy, order=queue, window=window)
-                    for name, policy, queue, capacity in product(caches, evictions, orders, capacities)
+                    for name, policy, queue, capacity in settings
                 ]
-            with tracing.working(f"replaying {len(configs)} settings"):
-                results = replay_grid(source, configs, workers=workers, ray=ray)
+                total += curve.requests * len(settings)
+            with tracing.replaying(len(configs), total) as served:
+                results = replay_grid(source, configs, workers=workers, ray=ray, progress=served)
     except RadixKVError as error:
         raise fail(str(error)) from None
     roofline = Roofline(found, peak * 1e12, utilisation) if found else None

@@ -10,10 +10,9 @@ from typing import Final
 
 import typer
 
-from radixkv.cli import MISSING_EXTRA
+from radixkv.cli import FAILED, MISSING_EXTRA
 from radixkv.errors import RadixKVError
 
-FAILED: Final = 1
 UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE: Final = re.compile(r"(?P<number>\d+(\.\d+)?) *(?P<unit>[KMGT]?)(i?B)?", re.IGNORECASE)
 

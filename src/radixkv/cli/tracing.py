@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from radixkv.cli.say import fail, size
-from radixkv.errors import UnknownNameError
+from radixkv.errors import SizeError, UnknownNameError
 from radixkv.lab.models import ModelConfigError, ModelCost, find_model
 from radixkv.lab.sizes import USUAL_SHARES, Sizes
 from radixkv.traces import Trace, trace_bytes
@@ -81,13 +81,16 @@ def sizes(
         raise typer.BadParameter("--memory says nothing without --model: how much K and V a token takes is the model's")
     if not (blocks or shares or memory):
         return Sizes(shares=USUAL_SHARES)
-    return Sizes(
-        blocks=several(blocks, count, "--blocks"),
-        shares=several(shares, share, "--share"),
-        memory=several(memory, size, "--memory"),
-        model=model,
-        context=context,
-    )
+    try:
+        return Sizes(
+            blocks=several(blocks, count, "--blocks"),
+            shares=several(shares, share, "--share"),
+            memory=several(memory, size, "--memory"),
+            model=model,
+            context=context,
+        )
+    except SizeError as error:  # no memory at all
+        raise typer.BadParameter(str(error)) from None
 
 
 def capacity(text: str, model: ModelCost | None, block_size: int, context: int | None) -> int:
@@ -95,6 +98,7 @@ def capacity(text: str, model: ModelCost | None, block_size: int, context: int |
 
     Raises:
         typer.BadParameter: no size, or memory without a model.
+        MemoryTooSmallError: memory for less than one block.
     """
     if text.replace("_", "").isdecimal():
         return several(text, count, "--present")[0]
@@ -137,6 +141,14 @@ def reading(paths: Sequence[str], what: str) -> Iterator[Callable[[int], object]
 
 
 @contextmanager
+def replaying(settings: int, requests: int) -> Iterator[Callable[[int], object]]:
+    """A progress bar over the requests that a grid serves to all its settings, which come along side by side."""
+    with _bar() as bar:
+        task = bar.add_task(f"replaying {settings} settings", total=requests)
+        yield lambda served: bar.advance(task, served)
+
+
+@contextmanager
 def working(what: str) -> Iterator[None]:
     """A bar without an end, for work that does not say how far it is."""
     with _bar() as bar:
@@ -157,6 +169,7 @@ def write_json(value: object, path: str) -> None:
     text = json.dumps(value, indent=1) + "\n"
     if path == STDIN:
         sys.stdout.write(text)
+        sys.stdout.flush()
     else:
         with writing(Path(path)):
             Path(path).write_text(text, encoding="utf-8")

@@ -2,14 +2,14 @@
 
 from radixkv.lab.blocks import SpanError, default_block_size
 from radixkv.lab.curve import Cliff, LruCurve, lru_curve
-from radixkv.lab.grid import replay_grid
+from radixkv.lab.grid import WorkerError, replay_grid
 from radixkv.lab.histogram import Histogram
-from radixkv.lab.models import MODELS, ModelConfigError, ModelCost, Roofline, find_model
+from radixkv.lab.models import MODELS, MemoryTooSmallError, ModelConfigError, ModelCost, Roofline, find_model
 from radixkv.lab.optimum import Optimum
 from radixkv.lab.replay import ReplayConfig, ReplayResult, replay
 from radixkv.lab.reuse import Reuse, ReuseStack
 from radixkv.lab.rows import curve_report, replay_row
-from radixkv.lab.sampling import sampled_curve
+from radixkv.lab.sampling import SampleError, sampled_curve
 from radixkv.lab.sizes import USUAL_SHARES, ShareError, Sizes, bytes_text
 from radixkv.lab.source import TraceFiles
 
@@ -19,6 +19,7 @@ __all__ = [
     "Cliff",
     "Histogram",
     "LruCurve",
+    "MemoryTooSmallError",
     "ModelConfigError",
     "ModelCost",
     "Optimum",
@@ -27,10 +28,12 @@ __all__ = [
     "Reuse",
     "ReuseStack",
     "Roofline",
+    "SampleError",
     "ShareError",
     "Sizes",
     "SpanError",
     "TraceFiles",
+    "WorkerError",
     "bytes_text",
     "curve_report",
     "default_block_size",

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import starmap
-from multiprocessing import get_context
-from typing import Any, TypeAlias
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Final, TypeAlias
 
-from radixkv.errors import MissingExtraError
+from radixkv.errors import MissingExtraError, RadixKVError
 from radixkv.lab.replay import ReplayConfig, ReplayResult, replay
 from radixkv.traces import Request
 
 TraceSource: TypeAlias = Callable[[], Iterable[Request]]
 """Reads a trace from its beginning whenever it is called. Workers get a pickled one."""
 
+Progress: TypeAlias = Callable[[int], object]
+"""Hears how many requests were served since the last time, each once a setting."""
+
 _Batch: TypeAlias = tuple[TraceSource, list[ReplayConfig]]
+_TOLD_EVERY: Final = 64
+
+
+class WorkerError(RadixKVError):
+    """A worker process that ended without an answer; `status` is its exit status, negative for a signal."""
+
+    def __init__(self, *, status: int | None) -> None:
+        super().__init__(f"a worker process ended without an answer, with exit status {status}")
+        self.status = status
 
 
 def replay_grid(
-    trace: TraceSource, configs: Sequence[ReplayConfig], *, workers: int | None = None, ray: str | None = None
+    trace: TraceSource,
+    configs: Sequence[ReplayConfig],
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    progress: Progress | None = None,
 ) -> list[ReplayResult]:
     """`replay` of many settings: they are dealt out, and each worker reads the trace once for all of its own.
 
@@ -32,12 +51,14 @@ def replay_grid(
         workers: processes; by default one a core. 1 works in this process, and so does any number for one setting.
         ray: address of a Ray cluster to work on instead, one worker a core there, each of which must be able to read
             the trace; "local" starts one here.
+        progress: hears of requests as they are served, `len(configs)` times those of the trace in all; not from Ray.
 
     Raises:
         MissingExtraError: a Ray address, and no Ray.
         SpanError, TraceError: as `replay` and the trace.
+        WorkerError: a process that was ended from outside, as where memory is short.
     """
-    run, cores = _on_ray(ray) if ray else _on_cores(workers or len(os.sched_getaffinity(0)))
+    run, cores = _on_ray(ray) if ray else _on_cores(workers or len(os.sched_getaffinity(0)), progress)
     # Equal settings but for the capacity, and so about equal work, stand next to each other: dealt out one by one.
     count = max(min(cores, len(configs)), 1)
     by_cost = sorted(range(len(configs)), key=lambda i: (configs[i].cache, configs[i].eviction, configs[i].order))
@@ -47,19 +68,94 @@ def replay_grid(
     return [answered[i] for i in range(len(configs))]
 
 
-def _replay_batch(trace: TraceSource, configs: list[ReplayConfig]) -> list[ReplayResult]:
-    return replay(trace(), configs)
+def _replay_batch(
+    trace: TraceSource, configs: list[ReplayConfig], progress: Progress | None = None
+) -> list[ReplayResult]:
+    requests = trace()
+    return replay(_told(requests, len(configs), progress) if progress else requests, configs)
 
 
-def _on_cores(cores: int) -> tuple[Callable[[list[_Batch]], Iterable[list[ReplayResult]]], int]:
+def _told(requests: Iterable[Request], settings: int, progress: Progress) -> Iterator[Request]:
+    number = 0
+    for number, request in enumerate(requests, start=1):
+        yield request
+        if not number % _TOLD_EVERY:
+            progress(_TOLD_EVERY * settings)
+    progress(number % _TOLD_EVERY * settings)
+
+
+def _on_cores(
+    cores: int, progress: Progress | None
+) -> tuple[Callable[[list[_Batch]], Iterable[list[ReplayResult]]], int]:
     def run(batches: list[_Batch]) -> Iterable[list[ReplayResult]]:
         if len(batches) == 1:
-            return list(starmap(_replay_batch, batches))
-        # A fresh interpreter: a fork of one that has threads (numpy's, a progress bar's) may hang.
-        with ProcessPoolExecutor(len(batches), mp_context=get_context("spawn")) as pool:
-            return list(pool.map(_replay_batch, *zip(*batches, strict=True)))
+            return [_replay_batch(*batches[0], progress)]
+        return _in_processes(batches, progress)
 
     return run, cores
+
+
+def _in_processes(batches: list[_Batch], progress: Progress | None) -> list[list[ReplayResult]]:
+    # A fresh interpreter: a fork of one that has threads (numpy's, a progress bar's) may hang.
+    context = get_context("spawn")
+    pipes = [context.Pipe(duplex=False) for _ in batches]
+    workers = [
+        context.Process(target=_work, args=(sender, *batch), daemon=True)
+        for (_, sender), batch in zip(pipes, batches, strict=True)
+    ]
+    answers: dict[int, list[ReplayResult]] = {}
+    try:
+        with _interrupts_blocked():
+            for worker in workers:
+                worker.start()
+        for _, sender in pipes:
+            sender.close()  # a copy: where the worker has ended, the pipe ends
+        while len(answers) < len(batches):
+            wait([receiver for number, (receiver, _) in enumerate(pipes) if number not in answers])
+            for number, (receiver, _) in enumerate(pipes):
+                if number not in answers and receiver.poll():
+                    said = _heard(receiver, workers[number])
+                    if isinstance(said, list):
+                        answers[number] = said
+                    elif progress:
+                        progress(said)
+    finally:  # an error or an interrupt ends those that still work
+        for worker in workers:
+            if worker.pid is not None:
+                worker.terminate()
+                worker.join()
+    return [answers[number] for number in range(len(batches))]
+
+
+def _heard(receiver: Connection, worker: BaseProcess) -> int | list[ReplayResult]:
+    """What a worker says next, or an error."""
+    try:
+        said: int | list[ReplayResult] | RadixKVError = receiver.recv()
+    except EOFError:
+        worker.join()
+        raise WorkerError(status=worker.exitcode) from None
+    if isinstance(said, RadixKVError):
+        raise said
+    return said
+
+
+def _work(sender: Connection, trace: TraceSource, configs: list[ReplayConfig]) -> None:
+    """What a process does: tells numbers of served requests, and at last the results or what is wrong."""
+    try:
+        sender.send(_replay_batch(trace, configs, sender.send))
+    except RadixKVError as error:
+        sender.send(error)
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Around the start of processes, which so never hear of Ctrl-C: who started them ends them."""
+    resource_tracker.ensure_running()  # unblocks them when it starts, as it else would with the first process
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _on_ray(address: str) -> tuple[Callable[[list[_Batch]], Iterable[list[ReplayResult]]], int]:

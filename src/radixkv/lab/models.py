@@ -11,13 +11,14 @@ FLOPs of a prefill    2 · P · (N - c)  +  2 · L · heads · d · (N² - c²) 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from radixkv.errors import RadixKVError, UnknownNameError
 from radixkv.keys import check_size
+from radixkv.traces.base import brief
 
 
 class ModelConfigError(RadixKVError, ValueError):
@@ -26,6 +27,14 @@ class ModelConfigError(RadixKVError, ValueError):
     def __init__(self, reason: str, *, path: str, field: str | None = None) -> None:
         super().__init__(f"{path}: {reason}" if field is None else f"{path}: {field}: {reason}")
         self.path, self.field = path, field
+
+
+class MemoryTooSmallError(RadixKVError, ValueError):
+    """Memory that holds not even one block of K and V; both in bytes."""
+
+    def __init__(self, *, memory: int, block_bytes: float) -> None:
+        super().__init__(f"{memory:,} bytes of memory are less than one block of {block_bytes:,.0f} bytes")
+        self.memory, self.block_bytes = memory, block_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +73,16 @@ class ModelCost:
     def blocks_in(self, memory: int, block_size: int, context: int | None = None) -> int:
         """How many blocks of K and V fit in `memory` bytes.
 
+        Raises:
+            MemoryTooSmallError: none.
+
         >>> find_model("llama-3.1-70b").blocks_in(40 * 2**30, block_size=16)
         8192
         """
-        return int(memory // (block_size * self.token_bytes(context)))
+        block_bytes = block_size * self.token_bytes(context)
+        if memory < block_bytes:
+            raise MemoryTooSmallError(memory=memory, block_bytes=block_bytes)
+        return int(memory // block_bytes)
 
     def prefill_flops(self, tokens: int, squares: int) -> float:
         """FLOPs of a prefill of so many tokens, `squares` being the sum of the squares of the prompts' lengths.
@@ -168,14 +183,54 @@ def find_model(name: str) -> ModelCost:
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", "kv_n_heads"),
+    "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
     "hidden": ("hidden_size", "n_embd", "d_model"),
     "inner": ("intermediate_size", "ffn_dim", "n_inner"),
     "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
+    "window": ("sliding_window", "attention_chunk_size", "attention_window_size"),
 }
-_WITHOUT_KV: Final = frozenset({"linear_attention", "mamba", "conv", "recurrent"})
-_EVERY_OTHER: Final = frozenset({"gemma2"})
-"""Model types with a full layer after each sliding one whose configs do not say so."""
+_GEMMA_3: Final = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 6,
+}
+_QWEN: Final = {"use_sliding_window": False}
+_FAMILIES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "cohere2": {"sliding_window_pattern": 4},
+    "gemma": {"head_dim": 256},
+    "gemma2": {"head_dim": 256, "sliding_window_pattern": 2},
+    "gemma3": _GEMMA_3,
+    "gemma3_text": _GEMMA_3,
+    "llama4_text": {"attention_chunk_size": 8192, "sliding_window_pattern": 4},
+    "mistral": {"num_attention_heads": 32, "num_key_value_heads": 8},
+    "qwen2": _QWEN,
+    "qwen2_moe": _QWEN,
+    "qwen3": _QWEN,
+    "qwen3_moe": _QWEN,
+    "qwen3_next": {"full_attention_interval": 4},
+}
+"""By model type, what its configs leave out: a config inside another is written without what is the usual."""
+_INSIDE: Final = ("text_config", "llm_config", "language_config")
+"""Where a model that sees or hears has the part that makes tokens."""
+_UNEVEN: Final = (
+    "block_configs",
+    "block_types",
+    "compress_rates",
+    "compress_ratios",
+    "global_head_dim",
+    "linear_attn_config",
+    "num_global_key_value_heads",
+    "num_key_value_heads_per_layer",
+    "per_layer_config",
+    "swa_num_key_value_heads",
+)
+"""Fields of models whose layers keep K and V of different sizes: no one number is right for them."""
+_MOST: Final = 2**24
+"""More than any size of a model."""
+_WITHOUT_KV: Final = frozenset({"linear_attention", "mamba", "conv", "recurrent", "moe", "mlp"})
 
 
 def read_config(path: Path) -> ModelCost:
@@ -186,12 +241,15 @@ def read_config(path: Path) -> ModelCost:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelConfigError(f"cannot be read: {error}", path=str(path)) from None
     if not isinstance(found, dict):
         raise ModelConfigError("expected a JSON object", path=str(path))
-    inner = found.get("text_config")  # of a model that sees or hears, the part that makes tokens
-    return _Config({**found, **inner} if isinstance(inner, dict) else found, str(path)).cost()
+    inner: dict[str, Any] = next((found[name] for name in _INSIDE if isinstance(found.get(name), dict)), {})
+    fields = {**found, **inner}
+    if isinstance(attention := fields.get("attn_config"), dict):
+        fields["kv_n_heads"] = attention.get("kv_n_heads")
+    return _Config({**_FAMILIES.get(str(fields.get("model_type")), {}), **fields}, str(path)).cost()
 
 
 class _Config:
@@ -201,8 +259,13 @@ class _Config:
         self._fields, self._path = fields, path
 
     def cost(self) -> ModelCost:
+        for name in _UNEVEN:
+            if self._fields.get(name) is not None:
+                raise self._wrong(name, "layers that differ in the size of their K and V cannot be counted")
         heads, hidden = self._size("heads"), self._size("hidden")
-        head_dim = self._get("head_dim", 0) or hidden // heads
+        head_dim = self._size("head_dim", hidden // heads)
+        if not head_dim:
+            raise self._wrong("hidden_size", f"{hidden} is less than one for each of {heads} heads")
         rank = self._get("kv_lora_rank", 0)
         windows = self._windows()
         if rank:
@@ -214,9 +277,10 @@ class _Config:
             attention += heads * value * hidden
             kv_numbers, mean_dim = rank + rope, (query + value) / 2
         else:
-            kv_heads = 1 if self._fields.get("multi_query") is True else self._size("kv_heads", heads)
-            attention = 2 * hidden * head_dim * (heads + kv_heads)
-            kv_numbers, mean_dim = 2 * kv_heads * head_dim, float(head_dim)
+            one = self._fields.get("multi_query") is True and self._fields.get("new_decoder_architecture") is not True
+            kv_heads, value = 1 if one else self._size("kv_heads", heads), self._get("v_head_dim", head_dim)
+            attention = hidden * (head_dim + value) * (heads + kv_heads)
+            kv_numbers, mean_dim = kv_heads * (head_dim + value), (head_dim + value) / 2
         parameters = self._size("layers") * attention + self._feed_forward(hidden) + self._embeddings(hidden)
         wide = self._fields.get("torch_dtype", self._fields.get("dtype")) == "float32"
         return ModelCost(parameters, heads, mean_dim, kv_numbers, windows, kv_bytes=4 if wide else 2)
@@ -224,21 +288,46 @@ class _Config:
     def _windows(self) -> tuple[int | None, ...]:
         """The window of every layer that keeps K and V of its own."""
         layers = self._size("layers")
-        window = self._get("sliding_window", 0) or None
-        if self._fields.get("use_sliding_window") is False:
-            window = None
-        kinds = self._fields.get("layer_types")
-        if not isinstance(kinds, list):
-            default = 2 if self._fields.get("model_type") in _EVERY_OTHER else layers + 1
-            full_every = self._get("sliding_window_pattern", default)
-            kinds = ["full" if window is None or (i + 1) % full_every == 0 else "sliding" for i in range(layers)]
-        own = kinds[: layers - self._get("num_kv_shared_layers", 0)]
-        return tuple(window if str(kind).startswith("sliding") else None for kind in own if kind not in _WITHOUT_KV)
+        used = self._fields.get("use_sliding_window", True)
+        window = (self._size("window", 0, minimum=0) or None) if used else None
+        kinds = self._kinds(layers, slides=window is not None)
+        if len(kinds) != layers:
+            raise self._wrong("layer_types", f"expected one for each of {layers} layers, got {len(kinds)}")
+        own = kinds[: max(layers - self._get("num_kv_shared_layers", 0), 0)]
+        keeping = [kind for kind in own if kind not in _WITHOUT_KV]
+        if not keeping:
+            raise ModelConfigError("no layer keeps K and V of its own", path=self._path)
+        return tuple(window if kind.startswith(("sliding", "chunked")) else None for kind in keeping)
+
+    def _kinds(self, layers: int, *, slides: bool) -> list[str]:
+        """What each layer is, in one of the ways in which configs say it."""
+        for name in ("layer_types", "layers_block_type"):
+            if isinstance(self._fields.get(name), list):
+                return [str(kind) for kind in self._fields[name]]
+        if isinstance(pattern := self._fields.get("hybrid_override_pattern"), str):
+            return ["full_attention" if letter == "*" else "mamba" for letter in pattern]
+        full: Container[int] = range(layers)
+        other = "linear_attention"
+        for name in ("attn_layer_indices", "full_attn_idxs"):
+            if isinstance(self._fields.get(name), list):
+                full = self._fields[name]
+        if interval := self._get("full_attention_interval", 0):
+            full = range(interval - 1, layers, interval)
+        elif period := self._get("attn_layer_period", 0):
+            full = range(self._get("attn_layer_offset", 0), layers, period)
+        elif slides:
+            every = self._get("sliding_window_pattern", layers + 1, minimum=1)
+            other = "sliding_attention"
+            full = {*range(every - 1, layers, every), *range(self._get("max_window_layers", 0))}
+        return ["full_attention" if layer in full else other for layer in range(layers)]
 
     def _feed_forward(self, hidden: int) -> int:
         """Parameters that a token goes through: three matrices of the layer, or of each expert it is sent to."""
-        layers, inner = self._size("layers"), self._size("inner", 4 * hidden)
-        if not self._size("experts", 0):
+        each = self._fields.get("intermediate_size")
+        if isinstance(each, list) and all(type(one) is int for one in each):  # one a layer
+            return 3 * hidden * sum(each)
+        layers, inner = self._size("layers"), self._size("inner", 4 * hidden, minimum=0)
+        if not self._size("experts", 0, minimum=0):
             return layers * 3 * hidden * inner
         dense = self._get("first_k_dense_replace", 0)
         experts = self._get("num_experts_per_tok", 1) + self._get("n_shared_experts", 0)
@@ -249,19 +338,22 @@ class _Config:
         tied = self._fields.get("tie_word_embeddings", True) is not False
         return self._get("vocab_size", 0) * hidden * (1 if tied else 2)
 
-    def _size(self, what: str, default: int | None = None) -> int:
+    def _size(self, what: str, default: int | None = None, *, minimum: int = 1) -> int:
         """A size by any of its names."""
         for name in _NAMES[what]:
             if self._fields.get(name) is not None:
-                return self._get(name, 1)
+                return self._get(name, 1, minimum=minimum)
         if default is None:
-            raise ModelConfigError("missing", path=self._path, field=" or ".join(_NAMES[what]))
+            raise self._wrong(" or ".join(_NAMES[what]), "missing")
         return default
 
-    def _get(self, name: str, default: int) -> int:
+    def _get(self, name: str, default: int, *, minimum: int = 0) -> int:
         value = self._fields.get(name)
         if value is None:
             return default
-        if type(value) is not int or value < 0:
-            raise ModelConfigError(f"expected a number from 0 up, got {value!r}", path=self._path, field=name)
+        if type(value) is not int or not minimum <= value <= _MOST:
+            raise self._wrong(name, f"expected an integer from {minimum} to {_MOST}, got {brief(value)}")
         return value
+
+    def _wrong(self, field: str, reason: str) -> ModelConfigError:
+        return ModelConfigError(reason, path=self._path, field=field)

@@ -19,6 +19,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from radixkv.errors import RadixKVError
 from radixkv.keys import check_namespace
 from radixkv.lab.blocks import BlockWords, finished_key, prompt_key
 from radixkv.lab.curve import LruCurve
@@ -28,6 +29,14 @@ from radixkv.traces import Request
 
 _PARTS: Final = 16
 _Hashes = npt.NDArray[np.uint64]
+
+
+class SampleError(RadixKVError, ValueError):
+    """A sample that holds none of a trace's blocks, so that it tells nothing; `rate` is its share of them."""
+
+    def __init__(self, *, rate: float) -> None:
+        super().__init__(f"a sample of {100 * rate:g} % holds none of the trace's blocks: take a larger one")
+        self.rate = rate
 
 
 def sampled_curve(requests: Iterable[Request], block_size: int, rate: float, *, seed: int = 0) -> LruCurve:
@@ -44,6 +53,7 @@ def sampled_curve(requests: Iterable[Request], block_size: int, rate: float, *, 
     Raises:
         SizeError: a block size below 1.
         ShareError: a rate that is no share.
+        SampleError: a trace of so few blocks that none is in the sample.
         SpanError: blocks that the trace cannot tell.
     """
     if not 0 < rate <= 1:
@@ -60,6 +70,8 @@ def sampled_curve(requests: Iterable[Request], block_size: int, rate: float, *, 
         searched_blocks += searched
         input_tokens += request.input_tokens
         count += 1
+    if searched_blocks and not sample.unique_blocks:
+        raise SampleError(rate=rate)
     hit_blocks, error_blocks = sample.hits(searched_blocks * rate, 1 - rate)
     return LruCurve(
         block_size=block_size,
@@ -83,6 +95,11 @@ class _Sample:
         self._slot_of: dict[int, int] = {}
         self._uses = np.zeros(_PARTS, np.int64)
         self._found = np.zeros((_PARTS, 1024), np.int64)  # by the sampled blocks above, and 1
+
+    @property
+    def unique_blocks(self) -> int:
+        """Distinct blocks of the sample."""
+        return len(self._slot_of)
 
     def names(self, data: bytes, size: int, namespace: str | None) -> dict[int, int]:
         """The sampled ones of a key's full blocks, by depth: 64-bit hashes of all up to each block's end."""
@@ -127,7 +144,7 @@ class _Sample:
 
         `unseen` is the share of the blocks that is not in the sample.
         """
-        unique = len(self._slot_of)
+        unique = self.unique_blocks
         found = np.zeros((_PARTS, unique + 1))
         width = min(unique + 1, self._found.shape[1])
         found[:, :width] = self._found[:, :width]

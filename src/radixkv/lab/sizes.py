@@ -63,8 +63,12 @@ class Sizes:
                 raise ShareError(share=share)
 
     def in_blocks(self, block_size: int, unique_blocks: int) -> list[int]:
-        """The capacities in blocks of `block_size` tokens, ascending, each once and at least 1."""
-        found = {*self.blocks, *(int(share * unique_blocks) for share in self.shares)}
+        """The capacities in blocks of `block_size` tokens, ascending, each once; of a share at least 1.
+
+        Raises:
+            MemoryTooSmallError: memory for less than one block.
+        """
+        found = {*self.blocks, *(max(int(share * unique_blocks), 1) for share in self.shares)}
         if self.model:
             found |= {self.model.blocks_in(memory, block_size, self.context) for memory in self.memory}
-        return sorted({max(blocks, 1) for blocks in found})
+        return sorted(found)

@@ -170,7 +170,8 @@ def token_key(value: object, field: str) -> TokenKey:
     try:
         return TokenKey(value)
     except TokenError as error:
-        raise BadLineError(str(error), field=field) from None
+        reason = f"a token is an integer in [0, 2**32), got {brief(error.value)} at index {error.index}"
+        raise BadLineError(reason, field=field) from None
 
 
 def shown(record: Record, field: str) -> str:

@@ -85,10 +85,8 @@ class HashReader:
             raise BadLineError(f"expected a list of block ids, got {what}", field="hash_ids")
         blocks = -(-input_tokens // self.span)
         if len(ids) != blocks:
-            raise BadLineError(
-                f"input_length {input_tokens} is {blocks} blocks of {self.span} tokens, got {len(ids)} ids",
-                field="hash_ids",
-            )
+            length = f"input_length {brief(input_tokens)} is {brief(blocks)} blocks of {self.span} tokens"
+            raise BadLineError(f"{length}, got {len(ids)} ids", field="hash_ids")
         return self._ids.words(ids)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from radixkv.traces.base import BadLineError, integer, looks_like, namespace, parse, seconds, string, token_key
+from radixkv.traces.base import BadLineError, brief, integer, looks_like, namespace, parse, seconds, string, token_key
 from radixkv.traces.request import Request
 from radixkv.traces.tokenizer import Tokenizer
 
@@ -34,7 +34,7 @@ class TokensReader:
         output = token_key(record.get("output", []), "output")
         output_tokens = integer(record, "output_length", default=len(output))
         if output and output_tokens != len(output):
-            raise BadLineError(f"{output_tokens}, but output has {len(output)} tokens", field="output_length")
+            raise BadLineError(f"{brief(output_tokens)}, but output has {len(output)} tokens", field="output_length")
         return (
             Request(
                 prompt=prompt,

@@ -62,7 +62,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("__init__",),
     ),
     "engine": (
-        ("errors",),
+        ("errors", "threads"),
         ("sampling", "kv_store", "text", "config", "snapshot", "default_model"),
         ("request", "attention"),
         ("runner",),
@@ -84,13 +84,13 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "cli": (
         ("__init__",),
-        ("say",),
+        ("say", "openmp"),
         ("options", "tracing"),
         ("serve", "demo", "bench", "generate", "replay", "curve", "doctor"),
         ("commands",),
         ("__main__",),
     ),
-    "bench": (("workloads", "best"), ("measure", "peer"), ("verdicts", "run"), ("report",), ("__init__",)),
+    "bench": (("workloads", "best", "rates"), ("measure", "peer"), ("verdicts", "run"), ("report",), ("__init__",)),
 }
 # Imported when it runs, and not before: (importer, imported).
 LAZY = {("cli/__init__", "cli/commands")}

@@ -125,6 +125,13 @@ def test_a_step_that_fails(tiny: LoadedModel, caplog: pytest.LogCaptureFixture) 
     assert "a step failed" in caplog.text
 
 
+def test_short_prompts_are_prefill(tiny: LoadedModel) -> None:
+    """Also where every row of a step is attended to in a group."""
+    workload = Workload("short", "", (Call((1,) * 20, 1), Call((2,) * 40, 1)))
+
+    assert 0.0 == measure(tiny, workload, NONE, RATES).decode_seconds
+
+
 def test_worst_skips_by_hand() -> None:
     """Of those that came later and were admitted before."""
     admitted = [3.0, 1.0, 4.0, 2.0]

@@ -28,7 +28,7 @@ from radixkv.engine import (
 from radixkv.engine.runner import ModelRunner
 from radixkv.engine.steps import Steps
 from tests.engine.harness import Harness, prompts
-from tests.tiny import CONTEXT, VOCABULARY
+from tests.tiny import CONTEXT, VOCABULARY, tiny_loaded
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 SECONDS = 60
@@ -397,6 +397,27 @@ def test_logits_that_are_no_numbers_end_their_request_alone(
     assert ("length", 3) == (good.last().finish_reason, good.last().output_tokens)
     assert 0 == engine.snapshot().failed_steps
     assert free_again(engine)
+
+
+@pytest.mark.parametrize("cache", ["none", "radix"])
+def test_what_is_left_of_numbers_that_are_none_harms_nobody(cache: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Blocks full of NaN are other requests' later, which read them by whole pages."""
+    caplog.set_level(logging.CRITICAL, "radixkv")
+    loaded = tiny_loaded()
+    loaded.model.get_input_embeddings().weight[13] = float("nan")
+    engine = Engine(loaded, EngineConfig(num_blocks=4, block_size=16, prefix_cache=cache))
+    engine.start()
+    try:
+        bad = Owner()
+        engine.submit([13] * 64, GREEDY, on_output=bad)
+        assert "error" == bad.last().finish_reason
+        for first in range(4):
+            good = Owner()
+            params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+            engine.submit([first, 12, 7], params, on_output=good)
+            assert "length" == good.last().finish_reason
+    finally:
+        engine.shutdown()
 
 
 def test_an_owner_that_fails_is_cancelled(caplog: pytest.LogCaptureFixture, engine: Engine) -> None:

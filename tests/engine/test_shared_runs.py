@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from itertools import combinations
+from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from radixkv.engine import runner
-from radixkv.engine.runner import Row, common_blocks, shared_runs
+from radixkv.engine.runner import Row, _best_runs, common_blocks, shared_runs
 
 SIZE = 2
 
@@ -36,22 +35,35 @@ def shared(rows: list[Row], indices: tuple[int, ...]) -> int:
     return pages
 
 
-def partitions(items: tuple[int, ...]) -> Iterator[list[tuple[int, ...]]]:
-    """All ways to put items into groups."""
-    if not items:
-        yield []
-        return
-    first, *rest = items
-    for count in range(len(rest) + 1):
-        for others in combinations(rest, count):
-            left = tuple(item for item in rest if item not in others)
-            for groups in partitions(left):
-                yield [(first, *others), *groups]
+def most_saved(common: list[int], worth: int) -> int:
+    """By trying every first run."""
+    return max(
+        (
+            (last - first) * min(common[first:last]) + most_saved(common[last + 1 :], worth)
+            for first in range(len(common))
+            for last in range(first + 1, len(common) + 1)
+            if (last - first) * min(common[first:last]) >= worth
+        ),
+        default=0,
+    )
+
+
+@given(st.lists(st.integers(0, 9), max_size=7), st.integers(1, 12))
+@example([4, 2, 1], 1)
+@example([5, 3, 5], 6)
+def test_no_runs_save_more(common: list[int], worth: int) -> None:
+    """Against all runs of neighbours."""
+    runs = _best_runs(common, worth)
+
+    assert all(last < first for (_, last), (first, _) in pairwise(runs))
+    saved = [(last - first) * min(common[first:last]) for first, last in runs]
+    assert all(pages >= worth for pages in saved)
+    assert most_saved(common, worth) == sum(saved)
 
 
 @given(some_rows())
-def test_no_grouping_saves_more(rows: list[Row]) -> None:
-    """Against all of them, with whatever saves one page."""
+def test_runs_share_their_pages(rows: list[Row]) -> None:
+    """No row is in two, and no page is left out."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "SAVED_TOKENS", 1)
         runs = shared_runs(rows, SIZE)
@@ -60,11 +72,6 @@ def test_no_grouping_saves_more(rows: list[Row]) -> None:
     assert len(set(indices)) == len(indices)
     for run, pages in runs:
         assert 0 < pages == shared(rows, tuple(run))
-    most = max(
-        sum((len(group) - 1) * shared(rows, group) for group in groups)
-        for groups in partitions(tuple(range(len(rows))))
-    )
-    assert most == sum((len(run) - 1) * pages for run, pages in runs)
 
 
 def test_runs_that_save_little_are_left_out() -> None:

@@ -42,6 +42,9 @@ FOREIGN_ARGUMENTS: Final = {
 """What model code may ask of an attention that this one does not do, and its name."""
 
 
+FEW_TOKENS: Final = 64
+"""Rows of more tokens are attended to by themselves, and fill the kernel's rows without other heads' tokens."""
+
 # What `scaled_dot_product_attention` itself calls on a CPU; it alone gives the log-sum-exp.
 _FLASH: Final[Any] = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 
@@ -131,13 +134,6 @@ class Chunk:
     """What it attends to, its own tokens the last."""
     mask: torch.Tensor | None
     """What is added to the scores, `[tokens, length]`; None where a plain causal mask will do, or none."""
-    _repeated: torch.Tensor | None = None
-
-    def mask_of(self, heads: int) -> torch.Tensor | None:
-        """The mask for the tokens of so many heads, one head's after the other's; made once for all layers."""
-        if self.mask is not None and (self._repeated is None or len(self._repeated) != heads * len(self.mask)):
-            self._repeated = self.mask.repeat(heads, 1)
-        return self._repeated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,18 +165,28 @@ class PagedBatch:
     store: KVStore
     slots: torch.Tensor
     """Every token's slot, `[tokens]`."""
+    begun: torch.Tensor
+    """Slots to clear: the ends of the pages that the tokens begin. Whole pages are read, and what an earlier owner left
+    there is masked, but a NaN or an infinity is not hidden by a mask."""
     runs: tuple[Run, ...]
 
     @property
     def decodes(self) -> bool:
         """Whether it computes one token of each request."""
-        return all(chunk.stop - chunk.start == 1 for run in self.runs for chunk in run.chunks)
+        return all(
+            all(group.spread is None for group in run.groups)
+            and all(chunk.stop - chunk.start == 1 for chunk in run.chunks)
+            for run in self.runs
+        )
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
     ) -> torch.Tensor:
         """Write the new K and V, then attend: `[heads, tokens, dim]` in, `[tokens, heads, dim]` out."""
         flat_keys, flat_values = self.store.flat_keys[layer], self.store.flat_values[layer]
+        if len(self.begun):
+            flat_keys.index_fill_(0, self.begun, 0)
+            flat_values.index_fill_(0, self.begun, 0)
         flat_keys.index_copy_(0, self.slots, key.transpose(0, 1))
         flat_values.index_copy_(0, self.slots, value.transpose(0, 1))
         return _joined([out for run in self.runs for out in self._attend_run(run, layer, query, scaling)])
@@ -195,7 +201,8 @@ class PagedBatch:
         own = _joined([part.out for part in parts])
         before = _attend_tokens(query[:, run.start : run.stop], *self._pages(run.prefix, layer), None, kernel)
         share = torch.sigmoid(_weights([before]) - _weights(parts)).unsqueeze(-1)
-        return [torch.lerp(own, before.out, share.to(own.dtype))]
+        # in float32: what is left of a share near one would be lost to bfloat16
+        return [torch.lerp(own.float(), before.out.float(), share.float()).to(own.dtype)]
 
     def _pages(self, pages: Pages, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of a layer."""
@@ -241,14 +248,15 @@ class PagedBatch:
         if tokens == 1:
             return _attend_tokens(query, key, value, None, kernel)
         shared = heads // key.shape[1]
-        if chunk.mask is not None:
-            return _attend_tokens(query, key, value, chunk.mask_of(shared), kernel)
+        if chunk.mask is not None and tokens <= FEW_TOKENS:
+            return _attend_tokens(query, key, value, chunk.mask.repeat(shared, 1), kernel)
         # [kv_heads, shared, tokens, dim]: K and V of a head are seen by all that share it, through a stride of zero
         out, weight = kernel(
             query.reshape(-1, shared, tokens, dim),
             key.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
             value.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
-            causal=True,
+            mask=chunk.mask,
+            causal=chunk.mask is None,
         )
         return _Attended(out.flatten(0, 1).transpose(0, 1), None if weight is None else weight.flatten(0, 1).T)
 

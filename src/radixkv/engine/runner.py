@@ -11,15 +11,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from radixkv.engine.attention import Chunk, Group, PagedBatch, Pages, Run, merges
+from radixkv.engine.attention import FEW_TOKENS, Chunk, Group, PagedBatch, Pages, Run, merges
 from radixkv.engine.kv_store import KVStore
 
 VIEW_TOKENS: Final = 128
 """A row behind at least as many tokens whose blocks lie in one piece is attended to by itself: a call of its own costs
 less than gathering its pages."""
-
-FEW_TOKENS: Final = 64
-"""Rows of more tokens are attended to by themselves, too."""
 
 SAVED_TOKENS: Final = 512
 """Rows attend to the pages that they share together if that reads so many tokens' K and V less: below, merging costs
@@ -70,7 +67,7 @@ class ModelRunner:
         ordered = [rows[i] for i in order]
         ends = np.cumsum([len(row.tokens) for row in ordered])
         tokens, positions, slots = self._flatten(ordered)
-        batch = PagedBatch(self.store, slots, self._runs(rows, plan))
+        batch = PagedBatch(self.store, slots, self._begun(ordered), self._runs(rows, plan))
         place = dict(zip(order, (ends - 1).tolist(), strict=True))
         wanted = self._tensor([place[i] for i, row in enumerate(rows) if row.wants_logits])
         arguments: dict[str, Any] = {"logits_to_keep": wanted} if self._selects else {}
@@ -127,8 +124,19 @@ class ModelRunner:
         tokens = np.concatenate([np.asarray(row.tokens, np.int64) for row in rows])
         return self._tensor(tokens), self._tensor(np.concatenate(positions)), self._tensor(np.concatenate(slots))
 
+    def _begun(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Slots behind the last tokens of rows that begin a block: what its last owner left is read with the page."""
+        size = self.store.block_size
+        rests = []
+        for row in rows:
+            end = row.start + len(row.tokens)
+            page = (end - 1) // size
+            if row.start <= page * size:
+                rests.append(row.blocks[page] * size + np.arange((end - 1) % size + 1, size))
+        return self._tensor(np.concatenate(rests) if rests else np.empty(0, np.int64))
+
     def _spans(self, rows: Sequence[Row], ends: Any) -> tuple[tuple[Group, ...], tuple[Chunk, ...]]:
-        """What the rows of a run are attended to with: in groups as long as padding adds no more than there is."""
+        """What the rows of a run are attended to with: in groups as long as padding at most doubles what there is."""
         groups: list[Group] = []
         kinds = [self._kind(row) for row in rows]
         starts = [0, *(ends - ends[0] + len(rows[0].tokens)).tolist()]
@@ -139,7 +147,7 @@ class ModelRunner:
             while stop < len(rows) and kinds[stop][0] == 0:
                 _, tokens, pages = kinds[stop]  # no row before has more tokens
                 more, most = area + tokens * pages, max(longest, pages)
-                if (stop + 1 - first) * tokens * most > 2 * more + 8 * (stop + 1 - first) * tokens:
+                if (stop + 1 - first) * tokens * most > 2 * more + 8 * (stop + 1 - first):
                     break
                 stop, area, longest = stop + 1, more, most
             groups.append(self._group(rows[first:stop], offset + starts[first]))
@@ -204,40 +212,43 @@ def in_one_piece(blocks: array[int], pages: int) -> bool:
 def shared_runs(rows: Sequence[Row], block_size: int) -> list[tuple[list[int], int]]:
     """Rows that begin with the same blocks, all of them before any new token, and how many: what saves most pages.
 
-    Of the rows in the order of their block ids, neighbours share most. All of them go together, or those before and
-    those behind the two that share least, whichever saves more; only runs that save `SAVED_TOKENS` are worth it.
-    O(rows x (pages + log rows)).
+    Of the rows in the order of their block ids, neighbours share most: no other runs of neighbours that save
+    `SAVED_TOKENS` each save more. O(rows x (rows + pages x log rows)).
     """
     before = {i: row.blocks[: row.start // block_size] for i, row in enumerate(rows) if row.start >= block_size}
     order = sorted(before, key=before.__getitem__)
     common = [common_blocks(before[one], before[other]) for one, other in pairwise(order)]
     runs = []
-    for first, last in _best_runs(common):
-        pages = min(common[first:last])
-        if (last - first) * pages * block_size >= SAVED_TOKENS:
-            runs.append((order[first : last + 1], pages))
+    for first, last in _best_runs(common, -(-SAVED_TOKENS // block_size)):
+        runs.append((order[first : last + 1], min(common[first:last])))
     return runs
 
 
-def _best_runs(common: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last rows of the runs that save most, where neighbours share so many pages. O(rows), and the runs.
+def _best_runs(common: Sequence[int], worth: int) -> list[tuple[int, int]]:
+    """First and last rows of the runs that save most, each `worth` pages or more, where neighbours share so many.
 
-    Each number is met where it is the least of a stretch: either all of the stretch is one run, or what is best before
-    it and what is best behind.
+    O(rows^2).
     """
-    stack: list[
-        tuple[int, int, int, list[tuple[int, int]]]
-    ] = []  # least, first row; saved before it, and by which runs
-    for last, pages in enumerate((*common, 0)):
-        first, saved, runs = last, 0, list[tuple[int, int]]()
-        while stack and (stack[-1][0] >= pages or last == len(common)):
-            least, first, saved_before, runs_before = stack.pop()
+    best: list[tuple[int, tuple[int, int] | None]] = [(0, None)]  # up to each row: saved, and the run that ends there
+    for last in range(1, len(common) + 1):
+        saved, run = best[-1][0], None
+        least = common[last - 1]
+        for first in range(last - 1, -1, -1):
+            least = min(least, common[first])
+            if not least:
+                break
             together = (last - first) * least
-            saved, runs = saved + saved_before, runs_before + runs
-            if together >= saved and together:
-                saved, runs = together, [(first, last)]
-        stack.append((pages, first, saved, runs))
-    return stack[-1][3]
+            before = best[first - 1][0] if first else 0
+            if together >= worth and before + together > saved:
+                saved, run = before + together, (first, last)
+        best.append((saved, run))
+    runs, last = [], len(common)
+    while last > 0:
+        run = best[last][1]
+        if run:
+            runs.append(run)
+        last = run[0] - 1 if run else last - 1
+    return runs[::-1]
 
 
 def common_blocks(one: array[int], other: array[int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ from radixkv.engine import (
     Request,
     SamplingParams,
 )
+from radixkv.engine.kv_store import KVStore
 from radixkv.engine.runner import ModelRunner
 from radixkv.engine.steps import Steps
 from tests.engine.harness import Harness, prompts
@@ -418,6 +420,49 @@ def test_what_is_left_of_numbers_that_are_none_harms_nobody(cache: str, caplog: 
             assert "length" == good.last().finish_reason
     finally:
         engine.shutdown()
+
+
+def test_what_is_no_number_is_not_cached(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tiny: LoadedModel
+) -> None:
+    """A step without one number has failed, and the same prompt is computed anew once the model is well again."""
+    forward = ModelRunner.forward
+    health = [float("nan"), float("nan"), 1.0]
+
+    def spoiled(self: ModelRunner, rows: Any) -> Any:
+        return forward(self, rows) * health.pop(0)
+
+    monkeypatch.setattr(ModelRunner, "forward", spoiled)
+    caplog.set_level(logging.CRITICAL, "radixkv")
+    engine = Engine(tiny, EngineConfig(num_blocks=64, block_size=4))
+    engine.start()
+    try:
+        seen = []
+        for _ in range(3):
+            owner = Owner()
+            engine.submit(range(40), SamplingParams(temperature=0, max_tokens=1), on_output=owner)
+            seen.append((owner.last().finish_reason, owner.last().cached_tokens))
+        engine.call(lambda _: None).result()  # after the step
+        snapshot = engine.snapshot()
+    finally:
+        engine.shutdown()
+
+    assert [("error", 0), ("error", 0), ("length", 0)] == seen
+    assert (2, 0) == (snapshot.failed_steps, snapshot.failing_steps)
+
+
+def test_more_memory_than_there_is(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be taken without a word, and the process be killed when the pool fills."""
+    block = KVStore.block_bytes(tiny.layers, 16, tiny.dtype)
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 10, "SC_PAGE_SIZE": block}.__getitem__)
+
+    Engine(tiny, EngineConfig(num_blocks=10))
+    with pytest.raises(ParameterError, match=f"num_blocks must be within the machine's {10 * block} bytes of memory"):
+        Engine(tiny, EngineConfig(num_blocks=11))
+    with pytest.raises(ParameterError, match="kv_memory must be within"):
+        Engine(tiny, EngineConfig(kv_memory=11 * block))
+    monkeypatch.delattr(os, "sysconf")
+    Engine(tiny, EngineConfig(num_blocks=11))
 
 
 def test_an_owner_that_fails_is_cancelled(caplog: pytest.LogCaptureFixture, engine: Engine) -> None:

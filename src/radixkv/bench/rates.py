@@ -55,7 +55,7 @@ def measure_rates(model: LoadedModel, clock: Callable[[], float]) -> Rates:
         seconds(runner, tokens, 0)  # warm
         few, full, long = seconds(runner, FEW, 0), seconds(runner, tokens, 0), seconds(runner, tokens, 2 * tokens)
         pair = max(long - full, 0.0) / (2 * tokens * tokens)
-        token = max(full - tokens * (tokens + 1) // 2 * pair - few, 0.0) / (tokens - FEW)
+        token = max(full - tokens * (tokens + 1) // 2 * pair - few, 0.0) / max(tokens - FEW, 1)
         return Rates(step=max(few - FEW * token, 0.0), token=token, pair=pair)
 
     return apart(rates)

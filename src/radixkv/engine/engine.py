@@ -13,6 +13,7 @@ A command waits for the step at work, and for nothing else.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -51,7 +52,7 @@ class Engine:
 
     Raises:
         UnknownNameError: no such cache, eviction policy or order.
-        ParameterError: `kv_memory` is less than one block.
+        ParameterError: `kv_memory` is less than one block, or K and V are more than the machine's memory.
     """
 
     def __init__(
@@ -264,10 +265,22 @@ class Engine:
 
 
 def _num_blocks(model: LoadedModel, config: EngineConfig) -> int:
-    if config.num_blocks is not None:
-        return config.num_blocks
-    memory = config.kv_memory or DEFAULT_KV_MEMORY
     block = KVStore.block_bytes(model.layers, config.block_size, model.dtype)
-    if memory < block:
+    memory = config.kv_memory or DEFAULT_KV_MEMORY
+    if config.num_blocks is None and memory < block:
         raise ParameterError(name="kv_memory", expected=f"at least one block, {block} bytes", given=memory)
-    return memory // block
+    num_blocks = memory // block if config.num_blocks is None else config.num_blocks
+    there_is = _physical_memory() if model.device.type == "cpu" else None
+    if there_is is not None and num_blocks * block > there_is:  # which the system would say when the pool fills
+        name, given = ("kv_memory", memory) if config.num_blocks is None else ("num_blocks", num_blocks)
+        expected = f"within the machine's {there_is} bytes of memory, not {num_blocks * block}"
+        raise ParameterError(name=name, expected=expected, given=given)
+    return num_blocks
+
+
+def _physical_memory() -> int | None:
+    """The machine's memory in bytes, where the system tells."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

@@ -22,6 +22,8 @@ SAVED_TOKENS: Final = 512
 """Rows attend to the pages that they share together if that reads so many tokens' K and V less: below, merging costs
 more than it saves."""
 
+_HIDDEN, _SEEN = np.float32(-np.inf), np.float32(0)
+
 
 class Row(NamedTuple):
     """Consecutive tokens of one request, to be computed behind those whose K and V exist."""
@@ -34,6 +36,19 @@ class Row(NamedTuple):
     """The request's block ids, enough for all tokens; read during the call only."""
     wants_logits: bool
     """Whether the logits after its last token are wanted."""
+
+
+class _Part(NamedTuple):
+    """Rows that are computed next to each other."""
+
+    indices: list[int]
+    """Which of the rows, in their order."""
+    pages: int
+    """How many pages they begin with and attend to together."""
+    own: list[Row]
+    """The rows behind those pages."""
+    kinds: list[tuple[int, int, int]]
+    """Of `own`: see `ModelRunner._kind`."""
 
 
 class ModelRunner:
@@ -63,11 +78,11 @@ class ModelRunner:
             `[wanting rows, vocabulary]`, in the order of `rows`, float32, on the model's device.
         """
         plan = self._plan(rows)
-        order = [i for indices, _ in plan for i in indices]
+        order = [i for part in plan for i in part.indices]
         ordered = [rows[i] for i in order]
         ends = np.cumsum([len(row.tokens) for row in ordered])
         tokens, positions, slots = self._flatten(ordered)
-        batch = PagedBatch(self.store, slots, self._begun(ordered), self._runs(rows, plan))
+        batch = PagedBatch(self.store, slots, self._begun(ordered), self._runs(ordered, plan))
         place = dict(zip(order, (ends - 1).tolist(), strict=True))
         wanted = self._tensor([place[i] for i, row in enumerate(rows) if row.wants_logits])
         arguments: dict[str, Any] = {"logits_to_keep": wanted} if self._selects else {}
@@ -80,29 +95,31 @@ class ModelRunner:
         ).logits[0]
         return (logits if self._selects else logits.index_select(0, wanted)).float()
 
-    def _plan(self, rows: Sequence[Row]) -> list[tuple[list[int], int]]:
-        """In which order rows are computed: runs of them, each with the number of pages that it attends to together."""
+    def _plan(self, rows: Sequence[Row]) -> list[_Part]:
+        """In which order rows are computed, and what they attend to together."""
         shared = shared_runs(rows, self.store.block_size) if self._merges and len(rows) > 1 else []
         rest = set(range(len(rows))).difference(*(indices for indices, _ in shared))
-        runs = [*shared, (sorted(rest), 0)] if rest else shared
-        return [
-            (sorted(indices, key=lambda i: self._kind(self._behind(rows[i], pages))), pages) for indices, pages in runs
-        ]
+        parts = []
+        for indices, pages in [*shared, (sorted(rest), 0)] if rest else shared:
+            own = {i: self._behind(rows[i], pages) for i in indices}
+            kinds = {i: self._kind(row) for i, row in own.items()}
+            order = sorted(indices, key=kinds.__getitem__)
+            parts.append(_Part(order, pages, [own[i] for i in order], [kinds[i] for i in order]))
+        return parts
 
     def _behind(self, row: Row, pages: int) -> Row:
         """The row as it is to what it attends to apart: behind its first pages."""
-        return (
-            row._replace(start=row.start - pages * self.store.block_size, blocks=row.blocks[pages:]) if pages else row
-        )
+        if not pages:
+            return row
+        return row._replace(start=row.start - pages * self.store.block_size, blocks=row.blocks[pages:])
 
-    def _runs(self, rows: Sequence[Row], plan: Sequence[tuple[list[int], int]]) -> tuple[Run, ...]:
-        runs, start = [], 0
-        for indices, pages in plan:
-            own = [self._behind(rows[i], pages) for i in indices]
-            ends = start + np.cumsum([len(row.tokens) for row in own])
-            prefix = self._pages(rows[indices[0]].blocks, pages * self.store.block_size) if pages else None
-            runs.append(Run(start, int(ends[-1]), prefix, *self._spans(own, ends)))
-            start = int(ends[-1])
+    def _runs(self, ordered: Sequence[Row], plan: Sequence[_Part]) -> tuple[Run, ...]:
+        runs, start, first = [], 0, 0
+        for part in plan:
+            stop = start + sum(len(row.tokens) for row in part.own)
+            prefix = self._pages(ordered[first].blocks, part.pages * self.store.block_size) if part.pages else None
+            runs.append(Run(start, stop, prefix, *self._spans(part, start)))
+            start, first = stop, first + len(part.own)
         return tuple(runs)
 
     def _kind(self, row: Row) -> tuple[int, int, int]:
@@ -135,12 +152,11 @@ class ModelRunner:
                 rests.append(row.blocks[page] * size + np.arange((end - 1) % size + 1, size))
         return self._tensor(np.concatenate(rests) if rests else np.empty(0, np.int64))
 
-    def _spans(self, rows: Sequence[Row], ends: Any) -> tuple[tuple[Group, ...], tuple[Chunk, ...]]:
-        """What the rows of a run are attended to with: in groups as long as padding at most doubles what there is."""
+    def _spans(self, part: _Part, start: int) -> tuple[tuple[Group, ...], tuple[Chunk, ...]]:
+        """What the rows of a part are attended to with: in groups as long as padding at most doubles what there is."""
         groups: list[Group] = []
-        kinds = [self._kind(row) for row in rows]
-        starts = [0, *(ends - ends[0] + len(rows[0].tokens)).tolist()]
-        offset = int(ends[0]) - len(rows[0].tokens)
+        chunks: list[Chunk] = []
+        rows, kinds = part.own, part.kinds
         first = 0
         while first < len(rows) and kinds[first][0] == 0:
             stop, area, longest = first, 0, 0
@@ -150,9 +166,11 @@ class ModelRunner:
                 if (stop + 1 - first) * tokens * most > 2 * more + 8 * (stop + 1 - first):
                     break
                 stop, area, longest = stop + 1, more, most
-            groups.append(self._group(rows[first:stop], offset + starts[first]))
-            first = stop
-        chunks = [self._chunk(row, end) for row, end in zip(rows[first:], ends[first:].tolist(), strict=True)]
+            groups.append(self._group(rows[first:stop], start))
+            start, first = groups[-1].stop, stop
+        for row in rows[first:]:
+            chunks.append(self._chunk(row, start))
+            start = chunks[-1].stop
         return tuple(groups), tuple(chunks)
 
     def _group(self, rows: Sequence[Row], start: int) -> Group:
@@ -168,7 +186,7 @@ class ModelRunner:
             blocks[i, own:] = row.blocks[0]
         tokens = np.arange(counts.max())
         seen = np.minimum(starts[:, None] + tokens, lengths[:, None] - 1)  # by each token; its own position the last
-        mask = np.where(np.arange(pages * size) > seen[:, :, None], -np.inf, 0.0).astype(np.float32)[:, None]
+        mask = np.where(np.arange(pages * size) > seen[:, :, None], _HIDDEN, _SEEN)[:, None]
         spread, real = None, None
         if len(tokens) > 1:
             befores = counts.cumsum() - counts
@@ -177,13 +195,13 @@ class ModelRunner:
         stop = start + int(counts.sum())
         return Group(start, stop, self._tensor(blocks), self._mask(mask), spread, real)
 
-    def _chunk(self, row: Row, end: int) -> Chunk:
+    def _chunk(self, row: Row, start: int) -> Chunk:
         tokens = len(row.tokens)
         length, mask = row.start + tokens, None
         if tokens > 1 and row.start:
             later = np.arange(length) > np.arange(row.start, length)[:, None]
-            mask = self._mask(np.where(later, -np.inf, 0.0).astype(np.float32))
-        return Chunk(end - tokens, end, self._pages(row.blocks, length), mask)
+            mask = self._mask(np.where(later, _HIDDEN, _SEEN))
+        return Chunk(start, start + tokens, self._pages(row.blocks, length), mask)
 
     def _pages(self, blocks: array[int], length: int) -> Pages:
         """Of the first `length` tokens of a request."""

@@ -114,16 +114,18 @@ class Steps:
         started = self._clock()
         self._batch = []
         try:
-            self._step()
+            sound = self._step()
         except Exception as error:  # noqa: BLE001  # it is logged, and told to the owners
             _log.exception("a step failed; its requests end")
-            self._meter.failed_steps += 1
-            self._meter.failing_steps += 1
+            sound = False
             # before there was a batch it is not known whose fault it is
             for request in tuple(self._batch or self._running or self._waiting):
                 self.end(request, "error", _said(error))
-        else:
+        if sound:
             self._meter.failing_steps = 0
+        else:
+            self._meter.failed_steps += 1
+            self._meter.failing_steps += 1
         self._meter.steps += 1
         self._meter.step_seconds += self._clock() - started
         self.refresh()
@@ -156,7 +158,8 @@ class Steps:
             step_seconds=meter.step_seconds,
         )
 
-    def _step(self) -> None:
+    def _step(self) -> bool:
+        """Whether anything came of it: False if none of the logits are numbers."""
         began = self._clock()
         rows = self._plan()
         planned = self._clock()
@@ -164,21 +167,30 @@ class Steps:
         if not rows:
             if self._waiting and not self._running:
                 raise InvariantError("nothing runs, and nothing that waits can start")
-            return
+            return True
         logits = self._runner.forward(rows)
-        if logits.is_cuda:
-            torch.cuda.synchronize(logits.device)  # else its time would pass for the sampling's
+        finite = torch.isfinite(logits.amax(-1)).tolist() if len(logits) else []  # which waits for a GPU, too
         computed = self._clock()
         self._meter.model_seconds += computed - planned
+        self._meter.computed_tokens += sum(len(row.tokens) for row in rows)
+        wanting = [request for request, row in zip(self._batch, rows, strict=True) if row.wants_logits]
+        for request in (request for request, fine in zip(wanting, finite, strict=True) if not fine):
+            # one request's numbers end neither the others nor, before they are cached, those that share its prompt
+            _log.error("the logits of %r are not finite; it ends", request)
+            self.end(request, "error", "the model's logits are not finite numbers")
+        checked = self._clock()
         for request, row in zip(self._batch, rows, strict=True):
-            table = _table(request)
-            self.manager.commit(table, table.computed_tokens + len(row.tokens))
-            self._meter.computed_tokens += len(row.tokens)
+            if request.finish_reason is None:
+                table = _table(request)
+                self.manager.commit(table, table.computed_tokens + len(row.tokens))
         committed = self._clock()
-        cache_seconds = self._meter.cache_seconds = self._meter.cache_seconds + committed - computed
-        self._sample([request for request, row in zip(self._batch, rows, strict=True) if row.wants_logits], logits)
+        cache_seconds = self._meter.cache_seconds = self._meter.cache_seconds + committed - checked
+        sound = [request for request, fine in zip(wanting, finite, strict=True) if fine]
+        if sound:
+            self._sample(sound, logits if all(finite) else logits[torch.tensor(finite, device=logits.device)])
         released = self._meter.cache_seconds - cache_seconds
         self._meter.sample_seconds += self._clock() - committed - released
+        return bool(sound or not wanting)
 
     def _plan(self) -> list[Row]:
         """What this step computes; `_batch` holds whose row is whose."""
@@ -250,16 +262,6 @@ class Steps:
         self._queue.put_back(request, table)
 
     def _sample(self, requests: Sequence[Request], logits: torch.Tensor) -> None:
-        numbers = torch.isfinite(logits.amax(-1)).tolist() if requests else []
-        for request, fine in zip(requests, numbers, strict=True):
-            if not fine:  # one request's numbers must not end the others
-                _log.error("the logits of %r are not finite; it ends", request)
-                self.end(request, "error", "the model's logits are not finite numbers")
-        if not all(numbers):
-            requests = [request for request, fine in zip(requests, numbers, strict=True) if fine]
-            logits = logits[torch.tensor(numbers, device=logits.device)]
-        if not requests:
-            return
         choices = sample(logits, [request.sampler for request in requests])
         now = self._clock()
         outputs = [

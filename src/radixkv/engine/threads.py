@@ -26,8 +26,7 @@ def apart(work: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001  # the caller's, as it would be without a thread
             future.set_exception(error)
 
-    # A daemon: an interrupted program need not wait for it.
-    thread = threading.Thread(target=run, name="radixkv-apart", daemon=True)
+    thread = threading.Thread(target=run, name="radixkv-apart")
     thread.start()
     try:
         return future.result()

@@ -198,6 +198,7 @@ def test_steps_that_fail_one_after_the_other_are_noticed(
             seen.append(server.http.get("/health"))
         broken = False
         assert 200 == server.complete().status_code
+        assert "radixkv_failed_steps_total 3.0" in server.http.get("/metrics").text.splitlines()
         seen.append(server.http.get("/health"))
 
     assert [200, 200, 503, 200] == [health.status_code for health in seen]

@@ -36,6 +36,7 @@ COUNTERS: Final = {
     "resumed_query_tokens": "Tokens of those.",
     "resumed_hit_tokens": "Tokens of those that were found cached.",
 }
+FAILED_STEPS: Final = "Steps that ended with an error, or without one number."
 MANAGER_COUNTERS: Final = {
     "admitted": "Requests admitted for the first time.",
     "preempted": "Times that a running request lost its blocks and had to wait again.",
@@ -106,6 +107,7 @@ class EngineCollector(Collector):
         yield misses
         for name, text in MANAGER_COUNTERS.items():
             yield CounterMetricFamily(f"radixkv_{name}_requests", text, getattr(snapshot.stats, name))
+        yield CounterMetricFamily("radixkv_failed_steps", FAILED_STEPS, snapshot.failed_steps)
         for name, (field, text) in GAUGES.items():
             yield GaugeMetricFamily(f"radixkv_{name}", text, getattr(snapshot, field))
 

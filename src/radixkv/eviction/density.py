@@ -42,6 +42,8 @@ STARTS: Final = (*range(EXACT), *(EXACT * 2**o * (2 + half) // 2 for o in range(
 WIDTHS: Final = tuple(end - start for start, end in zip(STARTS, (*STARTS[1:], EXACT * 2**OCTAVES), strict=True))
 BINS: Final = b"".join(bytes([i]) * width for i, width in enumerate(WIDTHS))  # age to bin
 OLDEST: Final = len(BINS) - 1
+AGE_TIE: Final = 1e-12
+"""What a request of age takes from a density: nothing but the order of leaves that are worth the same."""
 PERIODS: Final = 128
 """Periods that are told apart among the times of last use; whatever is older counts as of any age."""
 
@@ -106,40 +108,43 @@ class Density:
         self._victim: Any = None  # until something happens
 
     def inserted(self, node: Any, priority: int) -> None:
-        """O(1), and what a content's name costs. A ghost of the same content hands on what it knew."""
-        name, kind = node.content_name, 0
+        """O(1), and what a content's name costs. A ghost of the same content hands on its hits."""
+        name, kind, blocks = node.content_name, 0, node.num_blocks
         ghost = self._ghosts.pop(name, None)
         if ghost is not None:
             self._count(ghost, self._reused)
-            kind = ghost.kind + HIT_STEP if ghost.kind < MOST_HITS else ghost.kind
+            kind = min(ghost.kind - ghost.kind % HIT_STEP + HIT_STEP, MOST_HITS)
             self._weigh(ghost, 0)
-        entry = self._entries[node] = _Entry(node, name, kind, self._now, 0)
-        self._weigh(entry, node.num_blocks)
+        weight = blocks if blocks < MOST_WEIGHT else MOST_WEIGHT  # noqa: FURB136  # half the price
+        self._waiting[self._now // PERIOD % PERIODS][kind] += weight
+        self._entries[node] = _Entry(node, name, kind, self._now, weight)
         self._path.append(node)
 
     def used(self, path: Sequence[Any], priority: int | None) -> None:
         """O(path)."""
-        self._tell_distances()
+        if self._path:
+            self._tell_distances()
         self._victim = None
         entries = self._entries
         if priority is None:
             self._now = now = self._now + 1
             if now >= self._next_look:
                 self._look()
-            # As `_count` and `_move` for each: the one loop that goes through whole paths.
-            reused, waiting, oldest = self._reused, self._waiting, self._oldest_period
-            latest = waiting[now // PERIOD % PERIODS]
+            # As `_count` and `_move` for each, but for a run of nodes of one kind and time at once.
+            kind, time, weight = 0, now, 0
             for node in path:
                 entry = entries[node]
-                kind, time, weight = entry.kind, entry.time, entry.weight
-                age = now - time
-                reused[kind][BINS[age if age < OLDEST else OLDEST]] += weight  # noqa: FURB136  # half the price
-                period = time // PERIOD
-                waiting[(period if period > oldest else oldest) % PERIODS][kind] -= weight  # noqa: FURB136  # the same
+                if entry.kind == kind and entry.time == time:
+                    weight += entry.weight
+                else:
+                    if weight:
+                        self._used_again(kind, time, weight)
+                    kind, time, weight = entry.kind, entry.time, entry.weight
                 if kind < MOST_HITS:
-                    entry.kind = kind = kind + HIT_STEP
-                latest[kind] += weight
+                    entry.kind = kind + HIT_STEP
                 entry.time = now
+            if weight:
+                self._used_again(kind, time, weight)
         else:
             self._path = list(path)
             for node in reversed(path):
@@ -163,9 +168,10 @@ class Density:
         entry = self._entries.pop(node)
         entry.node = None
         self._evictions += 1
-        self._ghosts[entry.name] = entry
-        if len(self._ghosts) > max(GHOSTS * len(self._entries), LEAST_GHOSTS):
-            _, ghost = self._ghosts.popitem(last=False)
+        ghosts = self._ghosts
+        ghosts[entry.name] = entry
+        if len(ghosts) > LEAST_GHOSTS and len(ghosts) > GHOSTS * len(self._entries):
+            _, ghost = ghosts.popitem(last=False)
             self._count(ghost, self._forgotten)
             self._weigh(ghost, 0)
 
@@ -189,10 +195,11 @@ class Density:
         """O(`BATCH`). Of leaves that are worth the same, the one used longest ago."""
         leaves = self._leaves
         if self._victim is None and leaves:
-            self._tell_distances()
+            if self._path:
+                self._tell_distances()
             lowest = self._lowest_sampled()
             newest = leaves[-1]  # what was just inserted, or the parent of what was just evicted
-            self._victim = (newest if self._rank(newest) < self._rank(lowest) else lowest).node
+            self._victim = (newest if self._rank(newest) <= self._rank(lowest) else lowest).node
         return self._victim
 
     def _lowest_sampled(self) -> _Entry:
@@ -206,28 +213,35 @@ class Density:
                 candidates.pop()
             step = len(self._leaves) // SAMPLE + 1
             sample = self._leaves[self._evictions % step :: step]
-            now, density = self._now, self._density
+            now, density, bins, oldest = self._now, self._density, BINS, OLDEST
+            ages = [now - entry.time for entry in sample]
             ranks = [
-                (density[entry.kind][BINS[min(now - entry.time, OLDEST)]], entry.time, i)
-                for i, entry in enumerate(sample)
+                # Of one bin the older is less: by less than any two densities that were learned will differ.
+                density[entry.kind][bins[age if age < oldest else oldest]] - age * AGE_TIE
+                for entry, age in zip(sample, ages, strict=True)
             ]
-            ranks.sort()
-            del ranks[max(len(ranks) // BATCH, 1) :]
-            candidates += [(sample[i], time) for _, time, i in reversed(ranks)]
+            lowest = sorted(range(len(ranks)), key=ranks.__getitem__)[: max(len(ranks) // BATCH, 1)]
+            candidates += [(sample[i], now - ages[i]) for i in reversed(lowest)]
 
-    def _rank(self, entry: _Entry) -> tuple[float, int]:
-        """The density now, then the time of the last use."""
+    def _rank(self, entry: _Entry) -> float:
+        """The density now, a little less for the older."""
         age = self._now - entry.time
-        return self._density[entry.kind][BINS[min(OLDEST, age)]], entry.time
+        return self._density[entry.kind][BINS[min(OLDEST, age)]] - age * AGE_TIE
 
     def _tell_distances(self) -> None:
-        """Give the nodes of the last insert's path the kind of their distance from its end."""
+        """Give the nodes of the last insert's path the kind of their distance from its end, if it is the greatest yet.
+
+        What is before a node of the greatest distance has it, too.
+        """
         after, entries = 0, self._entries
         for node in reversed(self._path):
             entry = entries[node]
-            kind = entry.kind - entry.kind % HIT_STEP + bisect_right(DISTANCES, after)
-            if kind != entry.kind:
-                self._move(entry, kind, entry.time)
+            distance = entry.kind % HIT_STEP
+            farther = bisect_right(DISTANCES, after) - distance
+            if farther > 0:
+                self._move(entry, entry.kind + farther, entry.time)
+            elif distance == HIT_STEP - 1:
+                break
             after += node.num_blocks
         self._path = []
 
@@ -237,6 +251,13 @@ class Density:
         """Note that something came of the entry at the age that it has now."""
         age = self._now - entry.time
         histograms[entry.kind][BINS[min(age, OLDEST)]] += entry.weight
+
+    def _used_again(self, kind: int, time: int, weight: int) -> None:
+        """Note a use, now, of what was last used at `time`: a hit more, and the age is 0 again."""
+        age, period, oldest = self._now - time, time // PERIOD, self._oldest_period
+        self._reused[kind][BINS[age if age < OLDEST else OLDEST]] += weight  # noqa: FURB136  # half the price
+        self._waiting[(period if period > oldest else oldest) % PERIODS][kind] -= weight  # noqa: FURB136  # the same
+        self._waiting[self._now // PERIOD % PERIODS][kind + HIT_STEP if kind < MOST_HITS else kind] += weight
 
     def _move(self, entry: _Entry, kind: int, time: int) -> None:
         """Give an entry another kind, or time of last use."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Hashable, Sequence
-from operator import add
+from itertools import accumulate
+from operator import add, mul, sub
 from typing import Any, Final
+
+from radixkv.eviction.lru import Lru
 
 SAMPLE: Final = 128
 """Leaves looked at together."""
@@ -49,6 +52,8 @@ PERIODS: Final = 128
 
 
 _ZEROS: Final = array("d", bytes(8 * len(WIDTHS)))
+_YOUNGER: Final = array("d", range(len(WIDTHS), 0, -1))
+"""By age, as LRU values it."""
 
 
 class _Entry:
@@ -105,7 +110,15 @@ class Density:
         self._oldest_period = -1  # and all before it
         self._next_look = EXACT
         self._candidates: list[tuple[_Entry, int]] = []  # the lowest last; with the last use that they were ranked by
-        self._victim: Any = None  # until something happens
+        self._lru = Lru()
+        self._by_density = False  # or as LRU does
+        self._cached_weight = 0
+        self._last_look = 0
+        self._requests = 0.0  # faded like what was counted in them
+        self._counted = [_ZEROS] * KINDS  # `_reused` after the last look
+        # What the last look would keep of every kind and age, by density and as LRU does; and what both earned since.
+        self._kept = ([_ZEROS] * KINDS, [_ZEROS] * KINDS)
+        self._earned = (0.0, 0.0)
 
     def inserted(self, node: Any, priority: int) -> None:
         """O(1), and what a content's name costs. A ghost of the same content hands on its hits."""
@@ -117,6 +130,7 @@ class Density:
             self._weigh(ghost, 0)
         weight = blocks if blocks < MOST_WEIGHT else MOST_WEIGHT  # noqa: FURB136  # half the price
         self._waiting[self._now // PERIOD % PERIODS][kind] += weight
+        self._cached_weight += weight
         self._entries[node] = _Entry(node, name, kind, self._now, weight)
         self._path.append(node)
 
@@ -124,7 +138,7 @@ class Density:
         """O(path)."""
         if self._path:
             self._tell_distances()
-        self._victim = None
+        self._lru.used(path, priority)
         entries = self._entries
         if priority is None:
             self._now = now = self._now + 1
@@ -158,33 +172,36 @@ class Density:
         self._tell_distances()
         whole = self._entries[lower]
         half = self._entries[upper] = _Entry(upper, whole.name, whole.kind, whole.time, 0)
+        self._cached_weight -= whole.weight
         self._weigh(half, upper.num_blocks)
         whole.name = lower.content_name
         self._weigh(whole, lower.num_blocks)
+        self._cached_weight += half.weight + whole.weight
 
     def removed(self, node: Any) -> None:
         """O(1)."""
         self.protected(node)
         entry = self._entries.pop(node)
         entry.node = None
+        self._cached_weight -= entry.weight
         self._evictions += 1
         ghosts = self._ghosts
         ghosts[entry.name] = entry
-        if len(ghosts) > LEAST_GHOSTS and len(ghosts) > GHOSTS * len(self._entries):
+        while len(ghosts) > LEAST_GHOSTS and len(ghosts) > GHOSTS * len(self._entries):
             _, ghost = ghosts.popitem(last=False)
             self._count(ghost, self._forgotten)
             self._weigh(ghost, 0)
 
     def evictable(self, node: Any) -> None:
         """O(1)."""
-        self._victim = None
+        self._lru.evictable(node)
         entry = self._entries[node]
         entry.place = len(self._leaves)
         self._leaves.append(entry)
 
     def protected(self, node: Any) -> None:
         """O(1)."""
-        self._victim = None
+        self._lru.protected(node)
         entry, last = self._entries[node], self._leaves.pop()
         if last is not entry:
             self._leaves[entry.place] = last
@@ -193,14 +210,13 @@ class Density:
 
     def victim(self) -> Any | None:
         """O(`BATCH`). Of leaves that are worth the same, the one used longest ago."""
-        leaves = self._leaves
-        if self._victim is None and leaves:
-            if self._path:
-                self._tell_distances()
-            lowest = self._lowest_sampled()
-            newest = leaves[-1]  # what was just inserted, or the parent of what was just evicted
-            self._victim = (newest if self._rank(newest) <= self._rank(lowest) else lowest).node
-        return self._victim
+        if not self._by_density or not self._leaves:
+            return self._lru.victim()
+        if self._path:
+            self._tell_distances()
+        lowest = self._lowest_sampled()
+        newest = self._leaves[-1]  # what was just inserted, or the parent of what was just evicted
+        return (newest if self._rank(newest) < self._rank(lowest) else lowest).node
 
     def _lowest_sampled(self) -> _Entry:
         """The lowest of the last sample that is left as it was; of a new sample if none is."""
@@ -275,26 +291,46 @@ class Density:
     def _look(self) -> None:
         """Learn from what was counted, and let it fade. O(kinds x (bins + periods))."""
         waiting = [_ZEROS[:] for _ in range(KINDS)]  # by age
+        came = [sum(reused) for reused in self._reused]  # to every kind, faded
         current = self._now // PERIOD
         for period in range(self._oldest_period, current + 1):
             age = self._now - (period * PERIOD + PERIOD // 2) if period > self._oldest_period else OLDEST
-            if age > 0:
-                bin_ = BINS[min(age, OLDEST)]
-                for kind, weight in enumerate(self._waiting[period % PERIODS]):
-                    waiting[kind][bin_] += weight
+            bin_, fade = BINS[max(min(age, OLDEST), 0)], KEPT ** (current - period)
+            for kind, weight in enumerate(self._waiting[period % PERIODS]):
+                if weight:
+                    if age > 0:
+                        waiting[kind][bin_] += weight
+                    came[kind] += weight * fade
         ended = [array("d", map(add, *both)) for both in zip(waiting, self._forgotten, strict=True)]
         general = _chances(_sums(self._reused), _sums(ended), _ZEROS)
-        self._density = [
-            _densities(_chances(reused, others, general)) for reused, others in zip(self._reused, ended, strict=True)
-        ]
+        chances = [_chances(reused, others, general) for reused, others in zip(self._reused, ended, strict=True)]
+        self._density = [_densities(each) for each in chances]
+        self._compare(chances, came)
         for histogram in (*self._reused, *self._forgotten):
             histogram[:] = array("d", [weight * KEPT for weight in histogram])
+        self._counted = [histogram[:] for histogram in self._reused]
+        self._requests *= KEPT
         self._next_look = min(2 * self._now, (current + 1) * PERIOD)
         if current - self._oldest_period == PERIODS - 1:  # the next period needs the row
             last, self._oldest_period = self._waiting[self._oldest_period % PERIODS], self._oldest_period + 1
             oldest = self._waiting[self._oldest_period % PERIODS]
             oldest[:] = map(add, oldest, last)
             last[:] = [0] * KINDS
+
+    def _compare(self, chances: list[array[float]], came: list[float]) -> None:
+        """Follow what would have kept more of what was used since the last look: densities, or LRU."""
+        fresh = [array("d", map(sub, *both)) for both in zip(self._reused, self._counted, strict=True)]
+        earned = [
+            before * KEPT + sum(sum(map(mul, *both)) for both in zip(fresh, kept, strict=True))
+            for before, kept in zip(self._earned, self._kept, strict=True)
+        ]
+        self._earned = by_density, by_lru = earned[0], earned[1]
+        self._by_density = by_density > by_lru
+        self._requests += self._now - self._last_look
+        self._last_look = self._now
+        stay = [_stay(each, weight / self._requests) for each, weight in zip(chances, came, strict=True)]
+        worth = [array("d", accumulate(density, min)) for density in self._density]
+        self._kept = _kept(worth, stay, self._cached_weight), _kept([_YOUNGER] * KINDS, stay, self._cached_weight)
 
 
 def _sums(histograms: list[array[float]]) -> array[float]:
@@ -311,6 +347,33 @@ def _chances(reused: array[float], others: array[float], general: array[float]) 
         chances.append((used + PRIOR * prior) / came)
     chances.reverse()
     return chances
+
+
+def _stay(chances: array[float], came: float) -> array[float]:
+    """The weight that is at every age at a time, if so much comes with every request and nothing is evicted."""
+    stay = array("d")
+    for width, chance in zip(WIDTHS, chances, strict=True):
+        stay.append(came * width * (1 - chance / 2))
+        came *= 1 - chance
+    return stay
+
+
+def _kept(worth: list[array[float]], stay: list[array[float]], room: float) -> list[array[float]]:
+    """The share of every kind and age that is kept if what is worth most is, as long as there is room."""
+    order = defaultdict(list)
+    for kind, values in enumerate(worth):
+        for age, value in enumerate(values):
+            order[value].append((kind, age))
+    kept = [_ZEROS[:] for _ in worth]
+    for value in sorted(order, reverse=True):
+        weight = sum(stay[kind][age] for kind, age in order[value])
+        share = min(1.0, room / weight) if weight else 1.0
+        for kind, age in order[value]:
+            kept[kind][age] = share
+        room -= share * weight
+        if room <= 0:
+            break
+    return kept
 
 
 def _densities(chances: array[float]) -> array[float]:

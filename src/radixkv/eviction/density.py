@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Sequence
-from itertools import accumulate
-from operator import add, mul, sub
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import accumulate, chain
+from operator import add, sub
 from typing import Any, Final
 
 from radixkv.eviction.lru import Lru
@@ -52,8 +52,8 @@ PERIODS: Final = 128
 
 
 _ZEROS: Final = array("d", bytes(8 * len(WIDTHS)))
-_YOUNGER: Final = array("d", range(len(WIDTHS), 0, -1))
-"""By age, as LRU values it."""
+_RECENCY: Final = [float(bin_) for bin_ in range(len(WIDTHS), 0, -1)] * KINDS
+"""What LRU takes every kind and age to be worth."""
 
 
 class _Entry:
@@ -115,10 +115,9 @@ class Density:
         self._cached_weight = 0
         self._last_look = 0
         self._requests = 0.0  # faded like what was counted in them
-        self._counted = [_ZEROS] * KINDS  # `_reused` after the last look
-        # What the last look would keep of every kind and age, by density and as LRU does; and what both earned since.
-        self._kept = ([_ZEROS] * KINDS, [_ZEROS] * KINDS)
-        self._earned = (0.0, 0.0)
+        self._before = [0.0] * KINDS * len(WIDTHS)  # `_reused` after the last look
+        self._plans = [_Plan(_RECENCY, self._before, 0)] * 2  # of the last look: by density, by recency
+        self._earned = [0.0, 0.0]  # by these, faded
 
     def inserted(self, node: Any, priority: int) -> None:
         """O(1), and what a content's name costs. A ghost of the same content hands on its hits."""
@@ -139,33 +138,36 @@ class Density:
         if self._path:
             self._tell_distances()
         self._lru.used(path, priority)
-        entries = self._entries
         if priority is None:
-            self._now = now = self._now + 1
-            if now >= self._next_look:
-                self._look()
-            # As `_count` and `_move` for each, but for a run of nodes of one kind and time at once.
-            kind, time, weight = 0, now, 0
-            for node in path:
-                entry = entries[node]
-                if entry.kind == kind and entry.time == time:
-                    weight += entry.weight
-                else:
-                    if weight:
-                        self._used_again(kind, time, weight)
-                    kind, time, weight = entry.kind, entry.time, entry.weight
-                if kind < MOST_HITS:
-                    entry.kind = kind + HIT_STEP
-                entry.time = now
-            if weight:
-                self._used_again(kind, time, weight)
+            self._matched(path)
         else:
             self._path = list(path)
             for node in reversed(path):
-                entry = entries[node]
+                entry = self._entries[node]
                 if entry.time == self._now:
                     break
                 self._move(entry, entry.kind, self._now)  # the prompt's last block, which the match left out
+
+    def _matched(self, path: Sequence[Any]) -> None:
+        """A request begins. As `_count` and `_move` for each node, but for a run of one kind and time at once."""
+        self._now = now = self._now + 1
+        if now >= self._next_look:
+            self._look()
+        entries = self._entries
+        kind, time, weight = 0, now, 0
+        for node in path:
+            entry = entries[node]
+            if entry.kind == kind and entry.time == time:
+                weight += entry.weight
+            else:
+                if weight:
+                    self._used_again(kind, time, weight)
+                kind, time, weight = entry.kind, entry.time, entry.weight
+            if kind < MOST_HITS:
+                entry.kind = kind + HIT_STEP
+            entry.time = now
+        if weight:
+            self._used_again(kind, time, weight)
 
     def split(self, upper: Any, lower: Any) -> None:
         """O(1), and what a content's name costs. Both halves have the past of the whole."""
@@ -210,10 +212,10 @@ class Density:
 
     def victim(self) -> Any | None:
         """O(`BATCH`). Of leaves that are worth the same, the one used longest ago."""
-        if not self._by_density or not self._leaves:
-            return self._lru.victim()
         if self._path:
             self._tell_distances()
+        if not self._by_density or not self._leaves:
+            return self._lru.victim()
         lowest = self._lowest_sampled()
         newest = self._leaves[-1]  # what was just inserted, or the parent of what was just evicted
         return (newest if self._rank(newest) < self._rank(lowest) else lowest).node
@@ -232,8 +234,7 @@ class Density:
             now, density, bins, oldest = self._now, self._density, BINS, OLDEST
             ages = [now - entry.time for entry in sample]
             ranks = [
-                # Of one bin the older is less: by less than any two densities that were learned will differ.
-                density[entry.kind][bins[age if age < oldest else oldest]] - age * AGE_TIE
+                density[entry.kind][bins[age if age < oldest else oldest]] - age * AGE_TIE  # noqa: FURB136  # as above
                 for entry, age in zip(sample, ages, strict=True)
             ]
             lowest = sorted(range(len(ranks)), key=ranks.__getitem__)[: max(len(ranks) // BATCH, 1)]
@@ -250,13 +251,16 @@ class Density:
         What is before a node of the greatest distance has it, too.
         """
         after, entries = 0, self._entries
+        latest = self._waiting[self._now // PERIOD % PERIODS]  # all of the path was used just now
         for node in reversed(self._path):
             entry = entries[node]
-            distance = entry.kind % HIT_STEP
-            farther = bisect_right(DISTANCES, after) - distance
+            kind = entry.kind
+            farther = bisect_right(DISTANCES, after) - kind % HIT_STEP
             if farther > 0:
-                self._move(entry, entry.kind + farther, entry.time)
-            elif distance == HIT_STEP - 1:
+                latest[kind] -= entry.weight
+                latest[kind + farther] += entry.weight
+                entry.kind = kind + farther
+            elif kind % HIT_STEP == HIT_STEP - 1:
                 break
             after += node.num_blocks
         self._path = []
@@ -290,7 +294,7 @@ class Density:
 
     def _look(self) -> None:
         """Learn from what was counted, and let it fade. O(kinds x (bins + periods))."""
-        waiting = [_ZEROS[:] for _ in range(KINDS)]  # by age
+        waiting = [[0.0] * len(WIDTHS) for _ in range(KINDS)]  # by age
         came = [sum(reused) for reused in self._reused]  # to every kind, faded
         current = self._now // PERIOD
         for period in range(self._oldest_period, current + 1):
@@ -298,18 +302,22 @@ class Density:
             bin_, fade = BINS[max(min(age, OLDEST), 0)], KEPT ** (current - period)
             for kind, weight in enumerate(self._waiting[period % PERIODS]):
                 if weight:
+                    came[kind] += weight * fade
                     if age > 0:
                         waiting[kind][bin_] += weight
-                    came[kind] += weight * fade
-        ended = [array("d", map(add, *both)) for both in zip(waiting, self._forgotten, strict=True)]
+        ended = [list(map(add, *both)) for both in zip(waiting, self._forgotten, strict=True)]
         general = _chances(_sums(self._reused), _sums(ended), _ZEROS)
-        chances = [_chances(reused, others, general) for reused, others in zip(self._reused, ended, strict=True)]
-        self._density = [_densities(each) for each in chances]
+        chances = [
+            _chances(self._reused[kind], ended[kind], general) if weight else general
+            for kind, weight in enumerate(came)
+        ]
+        anything = _densities(general)
+        self._density = [anything if each is general else _densities(each) for each in chances]
         self._compare(chances, came)
         for histogram in (*self._reused, *self._forgotten):
-            histogram[:] = array("d", [weight * KEPT for weight in histogram])
-        self._counted = [histogram[:] for histogram in self._reused]
-        self._requests *= KEPT
+            if any(histogram):
+                histogram[:] = array("d", [weight * KEPT for weight in histogram])
+        self._before = _flat(self._reused)
         self._next_look = min(2 * self._now, (current + 1) * PERIOD)
         if current - self._oldest_period == PERIODS - 1:  # the next period needs the row
             last, self._oldest_period = self._waiting[self._oldest_period % PERIODS], self._oldest_period + 1
@@ -317,30 +325,63 @@ class Density:
             oldest[:] = map(add, oldest, last)
             last[:] = [0] * KINDS
 
-    def _compare(self, chances: list[array[float]], came: list[float]) -> None:
-        """Follow what would have kept more of what was used since the last look: densities, or LRU."""
-        fresh = [array("d", map(sub, *both)) for both in zip(self._reused, self._counted, strict=True)]
-        earned = [
-            before * KEPT + sum(sum(map(mul, *both)) for both in zip(fresh, kept, strict=True))
-            for before, kept in zip(self._earned, self._kept, strict=True)
-        ]
-        self._earned = by_density, by_lru = earned[0], earned[1]
-        self._by_density = by_density > by_lru
-        self._requests += self._now - self._last_look
+    def _compare(self, chances: list[list[float]], came: list[float]) -> None:
+        """Go by what would have kept more of what was used since the last look: density or recency.
+
+        Both are held to keep whatever of their order's upper end fills the cache, at the traffic before that look: so
+        neither has seen what it is judged by.
+        """
+        used = list(map(sub, _flat(self._reused), self._before))
+        earned = [before * KEPT + plan.kept(used) for before, plan in zip(self._earned, self._plans, strict=True)]
+        self._earned = earned
+        self._by_density = earned[0] > earned[1]
+        self._requests = self._requests * KEPT + self._now - self._last_look
         self._last_look = self._now
-        stay = [_stay(each, weight / self._requests) for each, weight in zip(chances, came, strict=True)]
-        worth = [array("d", accumulate(density, min)) for density in self._density]
-        self._kept = _kept(worth, stay, self._cached_weight), _kept([_YOUNGER] * KINDS, stay, self._cached_weight)
+        stay = _flat(
+            _stay(each, weight / self._requests) if weight else _ZEROS
+            for each, weight in zip(chances, came, strict=True)
+        )
+        worth = _flat(accumulate(density, min) for density in self._density)
+        self._plans = [_Plan(order, stay, self._cached_weight) for order in (worth, _RECENCY)]
 
 
-def _sums(histograms: list[array[float]]) -> array[float]:
+class _Plan:
+    """What a cache keeps that keeps what is worth most: all above a price, and of what is worth just that a share."""
+
+    def __init__(self, worth: list[float], stay: list[float], room: float) -> None:
+        self._worth, self._price, self._share = worth, -1.0, 1.0
+        weights: dict[float, float] = defaultdict(float)
+        for value, weight in zip(worth, stay, strict=True):
+            weights[value] += weight
+        for value in sorted(weights, reverse=True):
+            if weights[value] > room:
+                self._price, self._share = value, room / weights[value]
+                break
+            room -= weights[value]
+
+    def kept(self, used: list[float]) -> float:
+        """Of the weight that was used, what was kept till then."""
+        price, share = self._price, self._share
+        return sum(
+            weight if value > price else weight * share
+            for weight, value in zip(used, self._worth, strict=True)
+            if value >= price
+        )
+
+
+def _flat(rows: Iterable[Iterable[float]]) -> list[float]:
+    """One row after the other."""
+    return list(chain.from_iterable(rows))
+
+
+def _sums(histograms: Sequence[Sequence[float]]) -> list[float]:
     """All kinds together, bin by bin."""
-    return array("d", map(sum, zip(*histograms, strict=True)))
+    return list(map(sum, zip(*histograms, strict=True)))
 
 
-def _chances(reused: array[float], others: array[float], general: array[float]) -> array[float]:
+def _chances(reused: Sequence[float], others: Sequence[float], general: Sequence[float]) -> list[float]:
     """For every bin the chance that a node which came to that age is used in it; `general` where little is known."""
-    chances = array("d")
+    chances = []
     came = PRIOR
     for used, other, prior in zip(reversed(reused), reversed(others), reversed(general), strict=True):
         came += used + other
@@ -349,34 +390,16 @@ def _chances(reused: array[float], others: array[float], general: array[float]) 
     return chances
 
 
-def _stay(chances: array[float], came: float) -> array[float]:
+def _stay(chances: Sequence[float], came: float) -> list[float]:
     """The weight that is at every age at a time, if so much comes with every request and nothing is evicted."""
-    stay = array("d")
+    stay = []
     for width, chance in zip(WIDTHS, chances, strict=True):
         stay.append(came * width * (1 - chance / 2))
         came *= 1 - chance
     return stay
 
 
-def _kept(worth: list[array[float]], stay: list[array[float]], room: float) -> list[array[float]]:
-    """The share of every kind and age that is kept if what is worth most is, as long as there is room."""
-    order = defaultdict(list)
-    for kind, values in enumerate(worth):
-        for age, value in enumerate(values):
-            order[value].append((kind, age))
-    kept = [_ZEROS[:] for _ in worth]
-    for value in sorted(order, reverse=True):
-        weight = sum(stay[kind][age] for kind, age in order[value])
-        share = min(1.0, room / weight) if weight else 1.0
-        for kind, age in order[value]:
-            kept[kind][age] = share
-        room -= share * weight
-        if room <= 0:
-            break
-    return kept
-
-
-def _densities(chances: array[float]) -> array[float]:
+def _densities(chances: Sequence[float]) -> array[float]:
     """For every bin the most hits for the time that some horizon promises a node of that age.
 
     With the hits expected so far over the time expected so far as a curve, that is the steepest line from a point of it

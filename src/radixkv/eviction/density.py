@@ -47,8 +47,10 @@ BINS: Final = b"".join(bytes([i]) * width for i, width in enumerate(WIDTHS))  # 
 OLDEST: Final = len(BINS) - 1
 AGE_TIE: Final = 1e-12
 """What a request of age takes from a density: nothing but the order of leaves that are worth the same."""
-PERIODS: Final = 128
-"""Periods that are told apart among the times of last use; whatever is older counts as of any age."""
+STEP: Final = 64
+"""Requests whose last uses are counted together."""
+STEPS: Final = 128
+"""Steps that are told apart; whatever was used before them is of the last bin of ages."""
 
 
 _ZEROS: Final = array("d", bytes(8 * len(WIDTHS)))
@@ -105,9 +107,9 @@ class Density:
         self._density = [_ZEROS] * KINDS
         self._reused = [_ZEROS[:] for _ in range(KINDS)]
         self._forgotten = [_ZEROS[:] for _ in range(KINDS)]  # ghosts, by their age then
-        # The weight of nodes and ghosts by the period of their last use, modulo `PERIODS`, and by kind.
-        self._waiting = [[0] * KINDS for _ in range(PERIODS)]
-        self._oldest_period = -1  # and all before it
+        # The weight of nodes and ghosts by the step of their last use, modulo `STEPS`, and by kind.
+        self._waiting = [[0] * KINDS for _ in range(STEPS)]
+        self._oldest_step = -1  # and all before it
         self._next_look = EXACT
         self._candidates: list[tuple[_Entry, int]] = []  # the lowest last; with the last use that they were ranked by
         self._lru = Lru()
@@ -128,7 +130,7 @@ class Density:
             kind = min(ghost.kind - ghost.kind % HIT_STEP + HIT_STEP, MOST_HITS)
             self._weigh(ghost, 0)
         weight = blocks if blocks < MOST_WEIGHT else MOST_WEIGHT  # noqa: FURB136  # half the price
-        self._waiting[self._now // PERIOD % PERIODS][kind] += weight
+        self._waiting[self._now // STEP % STEPS][kind] += weight
         self._cached_weight += weight
         self._entries[node] = _Entry(node, name, kind, self._now, weight)
         self._path.append(node)
@@ -251,7 +253,7 @@ class Density:
         What is before a node of the greatest distance has it, too.
         """
         after, entries = 0, self._entries
-        latest = self._waiting[self._now // PERIOD % PERIODS]  # all of the path was used just now
+        latest = self._waiting[self._now // STEP % STEPS]  # all of the path was used just now
         for node in reversed(self._path):
             entry = entries[node]
             kind = entry.kind
@@ -274,33 +276,33 @@ class Density:
 
     def _used_again(self, kind: int, time: int, weight: int) -> None:
         """Note a use, now, of what was last used at `time`: a hit more, and the age is 0 again."""
-        age, period, oldest = self._now - time, time // PERIOD, self._oldest_period
+        age, step, oldest = self._now - time, time // STEP, self._oldest_step
         self._reused[kind][BINS[age if age < OLDEST else OLDEST]] += weight  # noqa: FURB136  # half the price
-        self._waiting[(period if period > oldest else oldest) % PERIODS][kind] -= weight  # noqa: FURB136  # the same
-        self._waiting[self._now // PERIOD % PERIODS][kind + HIT_STEP if kind < MOST_HITS else kind] += weight
+        self._waiting[(step if step > oldest else oldest) % STEPS][kind] -= weight  # noqa: FURB136  # the same
+        self._waiting[self._now // STEP % STEPS][kind + HIT_STEP if kind < MOST_HITS else kind] += weight
 
     def _move(self, entry: _Entry, kind: int, time: int) -> None:
         """Give an entry another kind, or time of last use."""
-        oldest, weight = self._oldest_period, entry.weight
-        self._waiting[max(entry.time // PERIOD, oldest) % PERIODS][entry.kind] -= weight
-        self._waiting[max(time // PERIOD, oldest) % PERIODS][kind] += weight
+        oldest, weight = self._oldest_step, entry.weight
+        self._waiting[max(entry.time // STEP, oldest) % STEPS][entry.kind] -= weight
+        self._waiting[max(time // STEP, oldest) % STEPS][kind] += weight
         entry.kind, entry.time = kind, time
 
     def _weigh(self, entry: _Entry, blocks: int) -> None:
         """Let an entry count as so many blocks."""
         weight = min(blocks, MOST_WEIGHT)
-        self._waiting[max(entry.time // PERIOD, self._oldest_period) % PERIODS][entry.kind] += weight - entry.weight
+        self._waiting[max(entry.time // STEP, self._oldest_step) % STEPS][entry.kind] += weight - entry.weight
         entry.weight = weight
 
     def _look(self) -> None:
         """Learn from what was counted, and let it fade. O(kinds x (bins + periods))."""
         waiting = [[0.0] * len(WIDTHS) for _ in range(KINDS)]  # by age
         came = [sum(reused) for reused in self._reused]  # to every kind, faded
-        current = self._now // PERIOD
-        for period in range(self._oldest_period, current + 1):
-            age = self._now - (period * PERIOD + PERIOD // 2) if period > self._oldest_period else OLDEST
-            bin_, fade = BINS[max(min(age, OLDEST), 0)], KEPT ** (current - period)
-            for kind, weight in enumerate(self._waiting[period % PERIODS]):
+        now, oldest = self._now, self._oldest_step
+        for step in range(oldest, now // STEP + 1):
+            age = now - (step * STEP + STEP // 2) if step > oldest else OLDEST
+            bin_, fade = BINS[max(min(age, OLDEST), 0)], KEPT ** ((now - step * STEP) / PERIOD)
+            for kind, weight in enumerate(self._waiting[step % STEPS]):
                 if weight:
                     came[kind] += weight * fade
                     if age > 0:
@@ -318,11 +320,11 @@ class Density:
             if any(histogram):
                 histogram[:] = array("d", [weight * KEPT for weight in histogram])
         self._before = _flat(self._reused)
-        self._next_look = min(2 * self._now, (current + 1) * PERIOD)
-        if current - self._oldest_period == PERIODS - 1:  # the next period needs the row
-            last, self._oldest_period = self._waiting[self._oldest_period % PERIODS], self._oldest_period + 1
-            oldest = self._waiting[self._oldest_period % PERIODS]
-            oldest[:] = map(add, oldest, last)
+        self._next_look = min(2 * now, (now // PERIOD + 1) * PERIOD)
+        while self._next_look // STEP - self._oldest_step >= STEPS:  # the steps until then need the rows
+            last, self._oldest_step = self._waiting[self._oldest_step % STEPS], self._oldest_step + 1
+            oldest_row = self._waiting[self._oldest_step % STEPS]
+            oldest_row[:] = map(add, oldest_row, last)
             last[:] = [0] * KINDS
 
     def _compare(self, chances: list[list[float]], came: list[float]) -> None:

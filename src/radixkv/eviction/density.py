@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections import OrderedDict, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate, chain
-from operator import add, sub
-from typing import Any, Final
+from operator import add, attrgetter, sub
+from typing import Any, Final, TypeAlias
 
 from radixkv.eviction.lru import Lru
 
@@ -24,9 +24,9 @@ GHOSTS: Final = 8
 """Evicted nodes remembered, for every node that is cached."""
 LEAST_GHOSTS: Final = 128
 """Evicted nodes remembered in any case."""
-MOST_WEIGHT: Final = 8
-"""A node counts by its blocks, up to these: one huge prompt is still one observation."""
-PRIOR: Final = 8.0
+MOST_WEIGHT: Final = 16
+"""A node counts by its blocks, up to these: one huge prompt is still one observation. The last of `DISTANCES`."""
+PRIOR: Final = 16.0
 """Weight of what holds for all nodes, in what is believed of one kind."""
 
 DISTANCES: Final = (1, 4, 16)
@@ -59,7 +59,7 @@ _RECENCY: Final = [float(bin_) for bin_ in range(len(WIDTHS), 0, -1)] * KINDS
 
 
 class _Entry:
-    """What is known of a node, cached or evicted."""
+    """What is known of a cached node."""
 
     __slots__ = ("kind", "name", "node", "place", "time", "weight")
 
@@ -67,6 +67,10 @@ class _Entry:
         self.node, self.name, self.kind, self.weight = node, name, kind, weight
         self.time = time  # of its last use
         self.place = -1  # among the leaves
+
+
+_Ghost: TypeAlias = tuple[int, int, int]
+"""What is known of an evicted node: kind, time of the last use, weight."""
 
 
 class Density:
@@ -101,7 +105,7 @@ class Density:
         self._now = 0  # requests
         self._entries: dict[Any, _Entry] = {}
         self._leaves: list[_Entry] = []
-        self._ghosts: OrderedDict[Hashable, _Entry] = OrderedDict()  # the one evicted first is forgotten first
+        self._ghosts: OrderedDict[Hashable, _Ghost] = OrderedDict()  # the one evicted first is forgotten first
         self._evictions = 0
         self._path: list[Any] = []  # of the last insert, until distances are told
         self._density = [_ZEROS] * KINDS
@@ -110,6 +114,7 @@ class Density:
         # The weight of nodes and ghosts by the step of their last use, modulo `STEPS`, and by kind.
         self._waiting = [[0] * KINDS for _ in range(STEPS)]
         self._oldest_step = -1  # and all before it
+        self._latest = self._waiting[0]  # of now
         self._next_look = EXACT
         self._candidates: list[tuple[_Entry, int]] = []  # the lowest last; with the last use that they were ranked by
         self._lru = Lru()
@@ -126,11 +131,10 @@ class Density:
         name, kind, blocks = node.content_name, 0, node.num_blocks
         ghost = self._ghosts.pop(name, None)
         if ghost is not None:
-            self._count(ghost, self._reused)
-            kind = min(ghost.kind - ghost.kind % HIT_STEP + HIT_STEP, MOST_HITS)
-            self._weigh(ghost, 0)
+            self._ended(*ghost, self._reused)
+            kind = min(ghost[0] - ghost[0] % HIT_STEP + HIT_STEP, MOST_HITS)
         weight = blocks if blocks < MOST_WEIGHT else MOST_WEIGHT  # noqa: FURB136  # half the price
-        self._waiting[self._now // STEP % STEPS][kind] += weight
+        self._latest[kind] += weight
         self._cached_weight += weight
         self._entries[node] = _Entry(node, name, kind, self._now, weight)
         self._path.append(node)
@@ -139,7 +143,6 @@ class Density:
         """O(path)."""
         if self._path:
             self._tell_distances()
-        self._lru.used(path, priority)
         if priority is None:
             self._matched(path)
         else:
@@ -148,13 +151,19 @@ class Density:
                 entry = self._entries[node]
                 if entry.time == self._now:
                     break
-                self._move(entry, entry.kind, self._now)  # the prompt's last block, which the match left out
+                # The prompt's last block, which the match left out.
+                self._row(entry.time)[entry.kind] -= entry.weight
+                self._latest[entry.kind] += entry.weight
+                entry.time = self._now
+        if not self._by_density:
+            self._lru.used(path, priority)
 
     def _matched(self, path: Sequence[Any]) -> None:
-        """A request begins. As `_count` and `_move` for each node, but for a run of one kind and time at once."""
+        """A request begins: of every node one age ends, and another begins. A run of one kind and time goes at once."""
         self._now = now = self._now + 1
         if now >= self._next_look:
             self._look()
+        self._latest = self._waiting[now // STEP % STEPS]
         entries = self._entries
         kind, time, weight = 0, now, 0
         for node in path:
@@ -175,49 +184,54 @@ class Density:
         """O(1), and what a content's name costs. Both halves have the past of the whole."""
         self._tell_distances()
         whole = self._entries[lower]
-        half = self._entries[upper] = _Entry(upper, whole.name, whole.kind, whole.time, 0)
-        self._cached_weight -= whole.weight
-        self._weigh(half, upper.num_blocks)
-        whole.name = lower.content_name
-        self._weigh(whole, lower.num_blocks)
-        self._cached_weight += half.weight + whole.weight
+        before = whole.weight
+        half = _Entry(upper, whole.name, whole.kind, whole.time, min(upper.num_blocks, MOST_WEIGHT))
+        self._entries[upper] = half
+        whole.name, whole.weight = lower.content_name, min(lower.num_blocks, MOST_WEIGHT)
+        more = half.weight + whole.weight - before
+        self._cached_weight += more
+        self._row(whole.time)[whole.kind] += more
 
     def removed(self, node: Any) -> None:
         """O(1)."""
         self.protected(node)
         entry = self._entries.pop(node)
-        entry.node = None
         self._cached_weight -= entry.weight
         self._evictions += 1
         ghosts = self._ghosts
-        ghosts[entry.name] = entry
+        # A node may have been cached as a part of another, and split off since, while there was a ghost of its name.
+        if entry.name in ghosts:
+            self._ended(*ghosts.pop(entry.name), self._forgotten)
+        ghosts[entry.name] = entry.kind, entry.time, entry.weight
         while len(ghosts) > LEAST_GHOSTS and len(ghosts) > GHOSTS * len(self._entries):
-            _, ghost = ghosts.popitem(last=False)
-            self._count(ghost, self._forgotten)
-            self._weigh(ghost, 0)
+            self._ended(*ghosts.popitem(last=False)[1], self._forgotten)
 
     def evictable(self, node: Any) -> None:
-        """O(1)."""
-        self._lru.evictable(node)
-        entry = self._entries[node]
-        entry.place = len(self._leaves)
-        self._leaves.append(entry)
+        """O(1), as LRU does it O(log leaves) for a leaf that comes out of order."""
+        if self._by_density:
+            entry = self._entries[node]
+            entry.place = len(self._leaves)
+            self._leaves.append(entry)
+        else:
+            self._lru.evictable(node)
 
     def protected(self, node: Any) -> None:
         """O(1)."""
-        self._lru.protected(node)
-        entry, last = self._entries[node], self._leaves.pop()
-        if last is not entry:
-            self._leaves[entry.place] = last
-            last.place = entry.place
-        entry.place = -1
+        if self._by_density:
+            entry, last = self._entries[node], self._leaves.pop()
+            if last is not entry:
+                self._leaves[entry.place] = last
+                last.place = entry.place
+            entry.place = -1
+        else:
+            self._lru.protected(node)
 
     def victim(self) -> Any | None:
         """O(`BATCH`). Of leaves that are worth the same, the one used longest ago."""
         if self._path:
             self._tell_distances()
-        if not self._by_density or not self._leaves:
-            return self._lru.victim()
+        if not self._leaves:
+            return self._lru.victim()  # of all leaves, or none
         lowest = self._lowest_sampled()
         newest = self._leaves[-1]  # what was just inserted, or the parent of what was just evicted
         return (newest if self._rank(newest) < self._rank(lowest) else lowest).node
@@ -252,8 +266,7 @@ class Density:
 
         What is before a node of the greatest distance has it, too.
         """
-        after, entries = 0, self._entries
-        latest = self._waiting[self._now // STEP % STEPS]  # all of the path was used just now
+        after, entries, latest = 0, self._entries, self._latest  # all of the path was used just now
         for node in reversed(self._path):
             entry = entries[node]
             kind = entry.kind
@@ -264,35 +277,26 @@ class Density:
                 entry.kind = kind + farther
             elif kind % HIT_STEP == HIT_STEP - 1:
                 break
-            after += node.num_blocks
+            after += entry.weight  # no fewer than its blocks, as far as distances go
         self._path = []
 
     # --- observations ----------------------------------------------------------------------------------------------
 
-    def _count(self, entry: _Entry, histograms: list[array[float]]) -> None:
-        """Note that something came of the entry at the age that it has now."""
-        age = self._now - entry.time
-        histograms[entry.kind][BINS[min(age, OLDEST)]] += entry.weight
+    def _row(self, time: int) -> list[int]:
+        """What waits, last used at that time, by kind."""
+        step, oldest = time // STEP, self._oldest_step
+        return self._waiting[(step if step > oldest else oldest) % STEPS]  # noqa: FURB136  # half the price
+
+    def _ended(self, kind: int, time: int, weight: int, histograms: list[array[float]]) -> None:
+        """Note that something waits no longer: it was used again, or is forgotten, at the age that it has now."""
+        age = self._now - time
+        histograms[kind][BINS[age if age < OLDEST else OLDEST]] += weight  # noqa: FURB136  # half the price
+        self._row(time)[kind] -= weight
 
     def _used_again(self, kind: int, time: int, weight: int) -> None:
-        """Note a use, now, of what was last used at `time`: a hit more, and the age is 0 again."""
-        age, step, oldest = self._now - time, time // STEP, self._oldest_step
-        self._reused[kind][BINS[age if age < OLDEST else OLDEST]] += weight  # noqa: FURB136  # half the price
-        self._waiting[(step if step > oldest else oldest) % STEPS][kind] -= weight  # noqa: FURB136  # the same
-        self._waiting[self._now // STEP % STEPS][kind + HIT_STEP if kind < MOST_HITS else kind] += weight
-
-    def _move(self, entry: _Entry, kind: int, time: int) -> None:
-        """Give an entry another kind, or time of last use."""
-        oldest, weight = self._oldest_step, entry.weight
-        self._waiting[max(entry.time // STEP, oldest) % STEPS][entry.kind] -= weight
-        self._waiting[max(time // STEP, oldest) % STEPS][kind] += weight
-        entry.kind, entry.time = kind, time
-
-    def _weigh(self, entry: _Entry, blocks: int) -> None:
-        """Let an entry count as so many blocks."""
-        weight = min(blocks, MOST_WEIGHT)
-        self._waiting[max(entry.time // STEP, self._oldest_step) % STEPS][entry.kind] += weight - entry.weight
-        entry.weight = weight
+        """Note a use of cached nodes, now: a hit more, and the age is 0 again."""
+        self._ended(kind, time, weight, self._reused)
+        self._latest[kind + HIT_STEP if kind < MOST_HITS else kind] += weight
 
     def _look(self) -> None:
         """Learn from what was counted, and let it fade. O(kinds x (bins + periods))."""
@@ -336,7 +340,8 @@ class Density:
         used = list(map(sub, _flat(self._reused), self._before))
         earned = [before * KEPT + plan.kept(used) for before, plan in zip(self._earned, self._plans, strict=True)]
         self._earned = earned
-        self._by_density = earned[0] > earned[1]
+        if self._by_density != (earned[0] > earned[1]):
+            self._change_sides()
         self._requests = self._requests * KEPT + self._now - self._last_look
         self._last_look = self._now
         stay = _flat(
@@ -345,6 +350,17 @@ class Density:
         )
         worth = _flat(accumulate(density, min) for density in self._density)
         self._plans = [_Plan(order, stay, self._cached_weight) for order in (worth, _RECENCY)]
+
+    def _change_sides(self) -> None:
+        """Hand the leaves from LRU over to be sampled, or back. O(leaves log leaves)."""
+        leaves = [entry.node for entry in self._leaves]
+        while (node := self._lru.victim()) is not None:
+            self._lru.protected(node)
+            leaves.append(node)
+        self._leaves, self._candidates = [], []
+        self._by_density = not self._by_density
+        for node in sorted(leaves, key=attrgetter("last_use")):
+            self.evictable(node)
 
 
 class _Plan:

@@ -20,7 +20,7 @@ PERIOD: Final = 192
 """Requests between two looks at what was learned."""
 KEPT: Final = 0.88
 """What a look leaves of the weight of older observations."""
-GHOSTS: Final = 8
+GHOSTS: Final = 4
 """Evicted nodes remembered, for every node that is cached."""
 LEAST_GHOSTS: Final = 128
 """Evicted nodes remembered in any case."""
@@ -107,7 +107,7 @@ class Density:
         self._leaves: list[_Entry] = []
         self._ghosts: OrderedDict[Hashable, _Ghost] = OrderedDict()  # the one evicted first is forgotten first
         self._evictions = 0
-        self._path: list[Any] = []  # of the last insert, until distances are told
+        self._path: list[Any] = []  # of the last insert, until `_end_insert`
         self._density = [_ZEROS] * KINDS
         self._reused = [_ZEROS[:] for _ in range(KINDS)]
         self._forgotten = [_ZEROS[:] for _ in range(KINDS)]  # ghosts, by their age then
@@ -127,22 +127,13 @@ class Density:
         self._earned = [0.0, 0.0]  # by these, faded
 
     def inserted(self, node: Any, priority: int) -> None:
-        """O(1), and what a content's name costs. A ghost of the same content hands on its hits."""
-        name, kind, blocks = node.content_name, 0, node.num_blocks
-        ghost = self._ghosts.pop(name, None)
-        if ghost is not None:
-            self._ended(*ghost, self._reused)
-            kind = min(ghost[0] - ghost[0] % HIT_STEP + HIT_STEP, MOST_HITS)
-        weight = blocks if blocks < MOST_WEIGHT else MOST_WEIGHT  # noqa: FURB136  # half the price
-        self._latest[kind] += weight
-        self._cached_weight += weight
-        self._entries[node] = _Entry(node, name, kind, self._now, weight)
+        """O(1) now, and O(1) and what a content's name costs once the insert is done."""
         self._path.append(node)
 
     def used(self, path: Sequence[Any], priority: int | None) -> None:
         """O(path)."""
         if self._path:
-            self._tell_distances()
+            self._end_insert()
         if priority is None:
             self._matched(path)
         else:
@@ -182,8 +173,11 @@ class Density:
 
     def split(self, upper: Any, lower: Any) -> None:
         """O(1), and what a content's name costs. Both halves have the past of the whole."""
-        self._tell_distances()
+        self._end_insert()
         whole = self._entries[lower]
+        ghost = self._ghosts.pop(lower.content_name, None)  # it went before the whole was inserted
+        if ghost is not None:
+            self._ended(*ghost, self._forgotten)
         before = whole.weight
         half = _Entry(upper, whole.name, whole.kind, whole.time, min(upper.num_blocks, MOST_WEIGHT))
         self._entries[upper] = half
@@ -194,14 +188,14 @@ class Density:
 
     def removed(self, node: Any) -> None:
         """O(1)."""
-        self.protected(node)
+        if self._by_density:
+            self.protected(node)
+        else:
+            self._lru.removed(node)
         entry = self._entries.pop(node)
         self._cached_weight -= entry.weight
         self._evictions += 1
         ghosts = self._ghosts
-        # A node may have been cached as a part of another, and split off since, while there was a ghost of its name.
-        if entry.name in ghosts:
-            self._ended(*ghosts.pop(entry.name), self._forgotten)
         ghosts[entry.name] = entry.kind, entry.time, entry.weight
         while len(ghosts) > LEAST_GHOSTS and len(ghosts) > GHOSTS * len(self._entries):
             self._ended(*ghosts.popitem(last=False)[1], self._forgotten)
@@ -209,6 +203,8 @@ class Density:
     def evictable(self, node: Any) -> None:
         """O(1), as LRU does it O(log leaves) for a leaf that comes out of order."""
         if self._by_density:
+            if self._path:
+                self._end_insert()
             entry = self._entries[node]
             entry.place = len(self._leaves)
             self._leaves.append(entry)
@@ -229,7 +225,7 @@ class Density:
     def victim(self) -> Any | None:
         """O(`BATCH`). Of leaves that are worth the same, the one used longest ago."""
         if self._path:
-            self._tell_distances()
+            self._end_insert()
         if not self._leaves:
             return self._lru.victim()  # of all leaves, or none
         lowest = self._lowest_sampled()
@@ -261,23 +257,35 @@ class Density:
         age = self._now - entry.time
         return self._density[entry.kind][BINS[min(OLDEST, age)]] - age * AGE_TIE
 
-    def _tell_distances(self) -> None:
-        """Give the nodes of the last insert's path the kind of their distance from its end, if it is the greatest yet.
+    def _end_insert(self) -> None:
+        """Note the nodes that the last insert made; give those of its path their distance from its end.
 
-        What is before a node of the greatest distance has it, too.
+        A node keeps the greatest distance yet. What is before one of the last of `DISTANCES` has that, too.
         """
-        after, entries, latest = 0, self._entries, self._latest  # all of the path was used just now
+        entries, ghosts, latest = self._entries, self._ghosts, self._latest  # all of the path was used just now
+        after = 0
         for node in reversed(self._path):
-            entry = entries[node]
-            kind = entry.kind
-            farther = bisect_right(DISTANCES, after) - kind % HIT_STEP
-            if farther > 0:
-                latest[kind] -= entry.weight
-                latest[kind + farther] += entry.weight
-                entry.kind = kind + farther
-            elif kind % HIT_STEP == HIT_STEP - 1:
-                break
-            after += entry.weight  # no fewer than its blocks, as far as distances go
+            entry = entries.get(node)
+            kind = bisect_right(DISTANCES, after)
+            if entry is None:
+                name, blocks = node.content_name, node.num_blocks
+                ghost = ghosts.pop(name, None)
+                if ghost is not None:
+                    self._ended(*ghost, self._reused)
+                    kind += min(ghost[0] - ghost[0] % HIT_STEP + HIT_STEP, MOST_HITS)  # one more than the ghost's
+                weight = blocks if blocks < MOST_WEIGHT else MOST_WEIGHT  # noqa: FURB136  # half the price
+                entries[node] = _Entry(node, name, kind, self._now, weight)
+                latest[kind] += weight
+                self._cached_weight += weight
+            else:
+                weight, farther = entry.weight, kind - entry.kind % HIT_STEP
+                if farther > 0:
+                    latest[entry.kind] -= weight
+                    entry.kind += farther
+                    latest[entry.kind] += weight
+                elif kind - farther == HIT_STEP - 1:
+                    break
+            after += weight  # no fewer than its blocks, as far as distances go
         self._path = []
 
     # --- observations ----------------------------------------------------------------------------------------------

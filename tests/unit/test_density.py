@@ -140,7 +140,8 @@ def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ghosts by the nodes there are; nodes that are gone leave nothing else; weights add up, periods folded or not."""
     monkeypatch.setattr(density, "LEAST_GHOSTS", 16)
     monkeypatch.setattr(density, "PERIOD", 8)
-    monkeypatch.setattr(density, "PERIODS", 4)
+    monkeypatch.setattr(density, "STEP", 4)
+    monkeypatch.setattr(density, "STEPS", 6)
     cache, rng = RadixCache(2, eviction="density"), Random(4)
     policy = cache._policy
     assert isinstance(policy, Density)
@@ -149,10 +150,11 @@ def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         cache.match_prefix([*prompt, 0])
         cache.insert(prompt, range(fresh, fresh + 4))
         cache.evict(max(cache.cached_blocks - 20, 0))
-        nodes = len(list(cache.tree))
+        nodes = list(cache.tree)
 
-        assert nodes == len(policy._entries)
-        assert len(policy._ghosts) <= max(density.GHOSTS * (nodes + 1), 16)
-        known = [*policy._entries.values(), *policy._ghosts.values()]
-        assert sum(entry.weight for entry in known) == sum(map(sum, policy._waiting))
+        assert set(nodes) - set(policy._path) <= policy._entries.keys() <= set(nodes)
+        assert len(policy._ghosts) <= max(density.GHOSTS * len(nodes), 16)
+        weight = sum(entry.weight for entry in policy._entries.values())
+        assert weight == policy._cached_weight
+        assert weight + sum(weight for _, _, weight in policy._ghosts.values()) == sum(map(sum, policy._waiting))
     assert [] == [weight for weights in policy._waiting for weight in weights if weight < 0]

@@ -20,7 +20,7 @@ PERIOD: Final = 192
 """Requests between two looks at what was learned."""
 KEPT: Final = 0.88
 """What a look leaves of the weight of older observations."""
-GHOSTS: Final = 4
+GHOSTS: Final = 8
 """Evicted nodes remembered, for every node that is cached."""
 LEAST_GHOSTS: Final = 128
 """Evicted nodes remembered in any case."""
@@ -59,14 +59,18 @@ _RECENCY: Final = [float(bin_) for bin_ in range(len(WIDTHS), 0, -1)] * KINDS
 
 
 class _Entry:
-    """What is known of a cached node."""
+    """What is known of a cached node. Without an `__init__`, which is three quarters of the price."""
 
     __slots__ = ("kind", "name", "node", "place", "time", "weight")
 
-    def __init__(self, node: Any, name: Hashable, kind: int, time: int, weight: int) -> None:
-        self.node, self.name, self.kind, self.weight = node, name, kind, weight
-        self.time = time  # of its last use
-        self.place = -1  # among the leaves
+    node: Any
+    name: Hashable
+    kind: int
+    weight: int
+    time: int
+    """Of the last use."""
+    place: int
+    """Among the leaves, -1 outside."""
 
 
 _Ghost: TypeAlias = tuple[int, int, int]
@@ -106,7 +110,7 @@ class Density:
         self._entries: dict[Any, _Entry] = {}
         self._leaves: list[_Entry] = []
         self._ghosts: OrderedDict[Hashable, _Ghost] = OrderedDict()  # the one evicted first is forgotten first
-        self._evictions = 0
+        self._samples = 0
         self._path: list[Any] = []  # of the last insert, until `_end_insert`
         self._density = [_ZEROS] * KINDS
         self._reused = [_ZEROS[:] for _ in range(KINDS)]
@@ -179,8 +183,9 @@ class Density:
         if ghost is not None:
             self._ended(*ghost, self._forgotten)
         before = whole.weight
-        half = _Entry(upper, whole.name, whole.kind, whole.time, min(upper.num_blocks, MOST_WEIGHT))
-        self._entries[upper] = half
+        self._entries[upper] = half = _Entry()
+        half.node, half.name, half.kind, half.time, half.place = upper, whole.name, whole.kind, whole.time, -1
+        half.weight = min(upper.num_blocks, MOST_WEIGHT)
         whole.name, whole.weight = lower.content_name, min(lower.num_blocks, MOST_WEIGHT)
         more = half.weight + whole.weight - before
         self._cached_weight += more
@@ -191,13 +196,13 @@ class Density:
         if self._by_density:
             self.protected(node)
         else:
-            self._lru.removed(node)
-        entry = self._entries.pop(node)
+            self._lru.protected(node)
+        entries, ghosts = self._entries, self._ghosts
+        entry = entries.pop(node)
         self._cached_weight -= entry.weight
-        self._evictions += 1
-        ghosts = self._ghosts
         ghosts[entry.name] = entry.kind, entry.time, entry.weight
-        while len(ghosts) > LEAST_GHOSTS and len(ghosts) > GHOSTS * len(self._entries):
+        most = GHOSTS * len(entries)
+        while len(ghosts) > most and len(ghosts) > LEAST_GHOSTS:
             self._ended(*ghosts.popitem(last=False)[1], self._forgotten)
 
     def evictable(self, node: Any) -> None:
@@ -242,7 +247,8 @@ class Density:
                     return entry
                 candidates.pop()
             step = len(self._leaves) // SAMPLE + 1
-            sample = self._leaves[self._evictions % step :: step]
+            sample = self._leaves[self._samples % step :: step]
+            self._samples += 1
             now, density, bins, oldest = self._now, self._density, BINS, OLDEST
             ages = [now - entry.time for entry in sample]
             ranks = [
@@ -263,10 +269,10 @@ class Density:
         A node keeps the greatest distance yet. What is before one of the last of `DISTANCES` has that, too.
         """
         entries, ghosts, latest = self._entries, self._ghosts, self._latest  # all of the path was used just now
-        after = 0
+        now, after, cached = self._now, 0, 0
         for node in reversed(self._path):
             entry = entries.get(node)
-            kind = bisect_right(DISTANCES, after)
+            kind = bisect_right(DISTANCES, after) if after < MOST_WEIGHT else HIT_STEP - 1
             if entry is None:
                 name, blocks = node.content_name, node.num_blocks
                 ghost = ghosts.pop(name, None)
@@ -274,9 +280,17 @@ class Density:
                     self._ended(*ghost, self._reused)
                     kind += min(ghost[0] - ghost[0] % HIT_STEP + HIT_STEP, MOST_HITS)  # one more than the ghost's
                 weight = blocks if blocks < MOST_WEIGHT else MOST_WEIGHT  # noqa: FURB136  # half the price
-                entries[node] = _Entry(node, name, kind, self._now, weight)
+                entries[node] = entry = _Entry()
+                entry.node, entry.name, entry.kind, entry.weight, entry.time, entry.place = (
+                    node,
+                    name,
+                    kind,
+                    weight,
+                    now,
+                    -1,
+                )
                 latest[kind] += weight
-                self._cached_weight += weight
+                cached += weight
             else:
                 weight, farther = entry.weight, kind - entry.kind % HIT_STEP
                 if farther > 0:
@@ -286,20 +300,20 @@ class Density:
                 elif kind - farther == HIT_STEP - 1:
                     break
             after += weight  # no fewer than its blocks, as far as distances go
+        self._cached_weight += cached
         self._path = []
 
     # --- observations ----------------------------------------------------------------------------------------------
 
     def _row(self, time: int) -> list[int]:
         """What waits, last used at that time, by kind."""
-        step, oldest = time // STEP, self._oldest_step
-        return self._waiting[(step if step > oldest else oldest) % STEPS]  # noqa: FURB136  # half the price
+        return self._waiting[max(time // STEP, self._oldest_step) % STEPS]
 
     def _ended(self, kind: int, time: int, weight: int, histograms: list[array[float]]) -> None:
         """Note that something waits no longer: it was used again, or is forgotten, at the age that it has now."""
-        age = self._now - time
+        age, step, oldest = self._now - time, time // STEP, self._oldest_step
         histograms[kind][BINS[age if age < OLDEST else OLDEST]] += weight  # noqa: FURB136  # half the price
-        self._row(time)[kind] -= weight
+        self._waiting[(step if step > oldest else oldest) % STEPS][kind] -= weight  # noqa: FURB136  # as `_row`
 
     def _used_again(self, kind: int, time: int, weight: int) -> None:
         """Note a use of cached nodes, now: a hit more, and the age is 0 again."""

@@ -281,14 +281,8 @@ class Density:
                     kind += min(ghost[0] - ghost[0] % HIT_STEP + HIT_STEP, MOST_HITS)  # one more than the ghost's
                 weight = blocks if blocks < MOST_WEIGHT else MOST_WEIGHT  # noqa: FURB136  # half the price
                 entries[node] = entry = _Entry()
-                entry.node, entry.name, entry.kind, entry.weight, entry.time, entry.place = (
-                    node,
-                    name,
-                    kind,
-                    weight,
-                    now,
-                    -1,
-                )
+                entry.node, entry.name, entry.place = node, name, -1
+                entry.kind, entry.weight, entry.time = kind, weight, now
                 latest[kind] += weight
                 cached += weight
             else:

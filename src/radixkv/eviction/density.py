@@ -203,7 +203,8 @@ class Density:
         ghosts[entry.name] = entry.kind, entry.time, entry.weight
         most = GHOSTS * len(entries)
         while len(ghosts) > most and len(ghosts) > LEAST_GHOSTS:
-            self._ended(*ghosts.popitem(last=False)[1], self._forgotten)
+            _, (kind, time, weight) = ghosts.popitem(last=False)
+            self._ended(kind, time, weight, self._forgotten)
 
     def evictable(self, node: Any) -> None:
         """O(1), as LRU does it O(log leaves) for a leaf that comes out of order."""

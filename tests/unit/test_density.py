@@ -211,6 +211,7 @@ def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         cache.insert(prompt, range(fresh, fresh + 4))
         cache.evict(max(cache.cached_blocks - 20, 0))
         nodes = list(cache.tree)
+        policy._end_evictions()
 
         assert set(nodes) - set(policy._path) <= policy._entries.keys() <= set(nodes)
         assert len(policy._ghosts) <= max(density.GHOSTS * len(nodes), 16)

@@ -111,6 +111,7 @@ class Density:
         self._leaves: list[_Entry] = []
         self._ghosts: OrderedDict[Hashable, _Ghost] = OrderedDict()  # the one evicted first is forgotten first
         self._samples = 0
+        self._evicted: list[_Entry] = []  # until `_end_evictions`
         self._path: list[Any] = []  # of the last insert, until `_end_insert`
         self._density = [_ZEROS] * KINDS
         self._reused = [_ZEROS[:] for _ in range(KINDS)]
@@ -135,9 +136,11 @@ class Density:
         self._path.append(node)
 
     def used(self, path: Sequence[Any], priority: int | None) -> None:
-        """O(path)."""
+        """O(path), and what evictions since the last use left to do, O(1) each."""
         if self._path:
             self._end_insert()
+        if self._evicted:
+            self._end_evictions()
         if priority is None:
             self._matched(path)
         else:
@@ -178,6 +181,7 @@ class Density:
     def split(self, upper: Any, lower: Any) -> None:
         """O(1), and what a content's name costs. Both halves have the past of the whole."""
         self._end_insert()
+        self._end_evictions()
         whole = self._entries[lower]
         ghost = self._ghosts.pop(lower.content_name, None)  # it went before the whole was inserted
         if ghost is not None:
@@ -197,14 +201,7 @@ class Density:
             self.protected(node)
         else:
             self._lru.protected(node)
-        entries, ghosts = self._entries, self._ghosts
-        entry = entries.pop(node)
-        self._cached_weight -= entry.weight
-        ghosts[entry.name] = entry.kind, entry.time, entry.weight
-        most = GHOSTS * len(entries)
-        while len(ghosts) > most and len(ghosts) > LEAST_GHOSTS:
-            _, (kind, time, weight) = ghosts.popitem(last=False)
-            self._ended(kind, time, weight, self._forgotten)
+        self._evicted.append(self._entries.pop(node))
 
     def evictable(self, node: Any) -> None:
         """O(1), as LRU does it O(log leaves) for a leaf that comes out of order."""
@@ -297,6 +294,24 @@ class Density:
             after += weight  # no fewer than its blocks, as far as distances go
         self._cached_weight += cached
         self._path = []
+
+    def _end_evictions(self) -> None:
+        """Make ghosts of what was evicted; forget those evicted first, if there are too many."""
+        ghosts = self._ghosts
+        for entry in self._evicted:
+            ghosts[entry.name] = entry.kind, entry.time, entry.weight
+            self._cached_weight -= entry.weight
+        self._evicted = []
+        # As in `_matched`, a run of one kind and time at once.
+        kind, time, weight = 0, self._now, 0
+        for _ in range(len(ghosts) - max(GHOSTS * len(self._entries), LEAST_GHOSTS)):
+            _, ghost = ghosts.popitem(last=False)
+            if ghost[0] == kind and ghost[1] == time:
+                weight += ghost[2]
+            else:
+                self._ended(kind, time, weight, self._forgotten)
+                kind, time, weight = ghost
+        self._ended(kind, time, weight, self._forgotten)
 
     # --- observations ----------------------------------------------------------------------------------------------
 

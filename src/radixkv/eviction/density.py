@@ -17,7 +17,7 @@ SAMPLE: Final = 128
 BATCH: Final = 16
 """Of so many leaves looked at one goes, before others are looked at."""
 PERIOD: Final = 192
-"""Requests between two looks at what was learned."""
+"""Requests between two looks at what was learned; at first there are more."""
 KEPT: Final = 0.88
 """What a look leaves of the weight of older observations."""
 GHOSTS: Final = 8
@@ -46,7 +46,7 @@ WIDTHS: Final = tuple(end - start for start, end in zip(STARTS, (*STARTS[1:], EX
 BINS: Final = b"".join(bytes([i]) * width for i, width in enumerate(WIDTHS))  # age to bin
 OLDEST: Final = len(BINS) - 1
 AGE_TIE: Final = 1e-12
-"""What a request of age takes from a density: nothing but the order of leaves that are worth the same."""
+"""What a request of age takes from a density: too little to matter but between leaves that are worth the same."""
 STEP: Final = 64
 """Requests whose last uses are counted together."""
 STEPS: Final = 128
@@ -91,18 +91,25 @@ class Density:
 
     That is the Gittins index of the node, the best order in which to serve jobs of unknown length, here the order in
     which to keep. It needs no tuning for a traffic: of a cycle too long for the cache it keeps a part that fits, where
-    LRU keeps nothing; for traffic that LRU is right for, the young have the highest density and it does as LRU does.
+    LRU keeps nothing.
 
-    Victims are the lowest of `SAMPLE` leaves, spread evenly, and before them what was just inserted or bared, if it is
-    lower; which, is a function of the calls alone. A match counts as a use; the insert that follows is the same
-    request's. New nodes are judged like all others, so a prompt may be evicted right after it was inserted.
+    Where LRU is right, as for chats, densities promise little that recency does not, and most of the little is noise of
+    few observations: to follow it costs hits. So the policy evicts as LRU does until densities have earned more. Every
+    `PERIOD` requests it works out which kinds and ages a cache of this size keeps by either order, and counts, of what
+    is used in the next period, how much either kept. By whichever earned more, of late, it goes. Neither order is
+    judged by what it was learned from, and both are judged always, whichever it goes by.
+
+    Victims by density are the lowest of `SAMPLE` leaves, spread evenly, and before them what was just inserted or
+    bared, if it is lower; which, is a function of the calls alone. A match counts as a use; the insert that follows is
+    the same request's. New nodes are judged like all others, so a prompt may be evicted right after it was inserted.
 
     After Beckmann and Sanchez, "Maximizing Cache Performance Under Uncertainty" (EVA, 2017); Beckmann, Chen and Cidon,
     "LHD: Improving Cache Hit Rate by Maximizing Hit Density" (2018); Gittins (1979). Theirs are of objects; kinds by
-    the place in a prompt, ghosts as observations, and the exact index are of here.
+    the place in a prompt, ghosts as observations, the exact index, and the comparison with LRU are of here.
 
-    Cost: O(path) a request, O(`BATCH`) an eviction. Memory: about 0.2 KB a cached node, and 0.3 KB a ghost, of which
-    there are at most `GHOSTS` for every cached node, or `LEAST_GHOSTS`.
+    Cost: O(path) a request, O(`BATCH`) an eviction; O(leaves log leaves) when it changes sides. Memory: about 0.2 KB a
+    cached node, and as much a ghost, of which there are at most `GHOSTS` for every cached node, or `LEAST_GHOSTS`, and
+    those evicted since the last request.
     """
 
     def __init__(self) -> None:
@@ -331,7 +338,7 @@ class Density:
         self._latest[kind + HIT_STEP if kind < MOST_HITS else kind] += weight
 
     def _look(self) -> None:
-        """Learn from what was counted, and let it fade. O(kinds x (bins + periods))."""
+        """Learn from what was counted, and let it fade. O(kinds x (bins + steps))."""
         waiting = [[0.0] * len(WIDTHS) for _ in range(KINDS)]  # by age
         came = [sum(reused) for reused in self._reused]  # to every kind, faded
         now, oldest = self._now, self._oldest_step

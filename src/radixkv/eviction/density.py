@@ -20,6 +20,8 @@ PERIOD: Final = 192
 """Requests between two looks at what was learned; at first there are more."""
 KEPT: Final = 0.88
 """What a look leaves of the weight of older observations."""
+LEAD: Final = 1.01
+"""How many times what LRU earned densities must have earned, for the policy to begin to go by them."""
 GHOSTS: Final = 8
 """Evicted nodes remembered, for every node that is cached."""
 LEAST_GHOSTS: Final = 128
@@ -97,7 +99,8 @@ class Density:
     few observations: to follow it costs hits. So the policy evicts as LRU does until densities have earned more. Every
     `PERIOD` requests it works out which kinds and ages a cache of this size keeps by either order, and counts, of what
     is used in the next period, how much either kept. By whichever earned more, of late, it goes. Neither order is
-    judged by what it was learned from, and both are judged always, whichever it goes by.
+    judged by what it was learned from, and both are judged always, whichever it goes by. To go over to densities takes
+    a lead of one in a hundred: less is noise, too.
 
     Victims by density are the lowest of `SAMPLE` leaves, spread evenly, and before them what was just inserted or
     bared, if it is lower; which, is a function of the calls alone. A match counts as a use; the insert that follows is
@@ -379,7 +382,7 @@ class Density:
         used = list(map(sub, _flat(self._reused), self._before))
         earned = [before * KEPT + plan.kept(used) for before, plan in zip(self._earned, self._plans, strict=True)]
         self._earned = earned
-        if self._by_density != (earned[0] > earned[1]):
+        if self._by_density != (earned[0] > earned[1] * (1 if self._by_density else LEAD)):
             self._change_sides()
         self._requests = self._requests * KEPT + self._now - self._last_look
         self._last_look = self._now

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from radixkv import HashCache, RadixCache, TokenKey
 from radixkv.eviction import density
-from radixkv.eviction.density import BINS, EXACT, OLDEST, STARTS, WIDTHS, Density, _densities
+from radixkv.eviction.density import BINS, EXACT, HIT_STEP, OLDEST, STARTS, WIDTHS, Density, _densities, _Plan
+from radixkv.lab import ReplayConfig, replay
+from radixkv.traces.generate import make_workload
 
 probabilities = st.floats(0.0, 0.5)  # above, the last bins are reached by so few that both lose digits
 
@@ -121,6 +123,64 @@ def test_where_lru_is_right_it_does_as_well(make: type[RadixCache | HashCache]) 
     assert rates["density"] > rates["lru"] - 0.01
 
 
+@pytest.mark.parametrize(
+    ("room", "kept"), [(0, 0.0), (1, 100.0), (2, 105.0), (3, 110.0), (5, 110.5), (7, 111.0), (8, 111.0)]
+)
+def test_a_plan_keeps_what_is_worth_most(room: float, kept: float) -> None:
+    """The best first, and a share of the last that there is room for; the same share of all that is worth as much."""
+    plan = _Plan([2.0, 1.0, 3.0, 2.0], [1.0, 4.0, 1.0, 1.0], room)
+
+    assert kept == plan.kept([4.0, 1.0, 100.0, 6.0])
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2])
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_where_lru_is_right_it_evicts_as_lru_does(cache: str, share: float) -> None:
+    """Chats of a few turns: what densities promise there is noise, and what follows noise is worse than LRU."""
+    trace = list(make_workload("chat").requests(500, 1))
+    blocks = int(13000 * share)
+    lru, learned = replay(trace, [ReplayConfig(blocks, 16, cache, policy) for policy in ("lru", "density")])
+
+    assert lru.stats.evicted_blocks > blocks
+    assert (lru.hit_tokens, lru.stats) == (learned.hit_tokens, learned.stats)
+
+
+def test_it_follows_the_traffic() -> None:
+    """By density once a cycle too long went round a few times, and as LRU again when chats are all there is."""
+    cache, room, sides = RadixCache(16, eviction="density"), 1200, []
+    policy = cache._policy
+    assert isinstance(policy, Density)
+    chats = [request.prompt for request in make_workload("chat").requests(400, 1)]
+    rounds = [TokenKey(prompt * 16) for prompt, _ in zip(cycle(5, room // 4), range(60), strict=False)]
+    for prompts in (rounds[:5], rounds[5:], chats):
+        for key in prompts:
+            cache.match_prefix(key)
+            cache.insert(key, range(len(key) // 16))
+            cache.evict(max(cache.cached_blocks - room, 0))
+        cache.check_invariants()
+        sides.append(policy._by_density)
+
+    assert [False, True, False] == sides
+
+
+def test_a_node_keeps_its_greatest_distance() -> None:
+    """Of a prompt's end: none, 1 to 3, 4 to 15 or more blocks. Shorter prompts change nothing, longer ones do."""
+    cache = HashCache(1, eviction="density")
+    policy = cache._policy
+    assert isinstance(policy, Density)
+
+    def distances() -> list[int]:
+        policy.victim()
+        return [entry.kind % HIT_STEP for entry in sorted(policy._entries.values(), key=lambda entry: entry.node.block)]
+
+    whole = [3] * 4 + [2] * 12 + [1] * 3 + [0]
+    for length, expected in ((20, whole), (10, whole), (20, whole), (26, whole[:4] + [3] * 6 + whole[4:])):
+        cache.match_prefix(range(length))
+        cache.insert(range(length), range(length))
+
+        assert expected == distances()
+
+
 def test_the_same_calls_evict_the_same() -> None:
     """No clock, no dice: two caches told the same give up the same ids, in the same order."""
 
@@ -140,7 +200,8 @@ def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ghosts by the nodes there are; nodes that are gone leave nothing else; weights add up, periods folded or not."""
     monkeypatch.setattr(density, "LEAST_GHOSTS", 16)
     monkeypatch.setattr(density, "PERIOD", 8)
-    monkeypatch.setattr(density, "PERIODS", 4)
+    monkeypatch.setattr(density, "STEP", 4)
+    monkeypatch.setattr(density, "STEPS", 6)
     cache, rng = RadixCache(2, eviction="density"), Random(4)
     policy = cache._policy
     assert isinstance(policy, Density)
@@ -149,10 +210,12 @@ def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         cache.match_prefix([*prompt, 0])
         cache.insert(prompt, range(fresh, fresh + 4))
         cache.evict(max(cache.cached_blocks - 20, 0))
-        nodes = len(list(cache.tree))
+        nodes = list(cache.tree)
+        policy._end_evictions()
 
-        assert nodes == len(policy._entries)
-        assert len(policy._ghosts) <= max(density.GHOSTS * (nodes + 1), 16)
-        known = [*policy._entries.values(), *policy._ghosts.values()]
-        assert sum(entry.weight for entry in known) == sum(map(sum, policy._waiting))
+        assert set(nodes) - set(policy._path) <= policy._entries.keys() <= set(nodes)
+        assert len(policy._ghosts) <= max(density.GHOSTS * len(nodes), 16)
+        weight = sum(entry.weight for entry in policy._entries.values())
+        assert weight == policy._cached_weight
+        assert weight + sum(weight for _, _, weight in policy._ghosts.values()) == sum(map(sum, policy._waiting))
     assert [] == [weight for weights in policy._waiting for weight in weights if weight < 0]

@@ -93,7 +93,7 @@ class Pages:
         if self.blocks is None:
             first = self.first_slot or 0
             return flat[first : first + self.length]
-        return paged.index_select(0, self.blocks).flatten(0, 1)[: self.length]
+        return _gathered(paged, self.blocks).flatten(0, 1)[: self.length]
 
 
 @dataclass(slots=True, eq=False)
@@ -216,7 +216,7 @@ class PagedBatch:
         requests = len(group.blocks)
         key, value = (
             # [requests * pages, block_size, ...] is [requests, pages * block_size, ...], without a copy
-            paged[layer].index_select(0, group.blocks.view(-1)).view(requests, -1, *paged[layer].shape[2:])
+            _gathered(paged[layer], group.blocks.view(-1)).view(requests, -1, *paged[layer].shape[2:])
             for paged in (self.store.keys, self.store.values)
         )
         rows = query[:, group.start : group.stop].transpose(0, 1)
@@ -280,6 +280,11 @@ def _attend_tokens(
     return _Attended(
         out.reshape(heads, tokens, -1).transpose(0, 1), None if weight is None else weight.reshape(heads, tokens).T
     )
+
+
+def _gathered(paged: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
+    """These blocks of a layer's K or V, copied; as rows of one dimension, which is twice as fast."""
+    return paged.flatten(1).index_select(0, blocks).view(-1, *paged.shape[1:])
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

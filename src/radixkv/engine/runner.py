@@ -18,7 +18,7 @@ VIEW_TOKENS: Final = 128
 """A row behind at least as many tokens whose blocks lie in one piece is attended to by itself: a call of its own costs
 less than gathering its pages."""
 
-SAVED_TOKENS: Final = 512
+SAVED_TOKENS: Final = 2048
 """Rows attend to the pages that they share together if that reads so many tokens' K and V less: below, merging costs
 more than it saves."""
 

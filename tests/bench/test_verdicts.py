@@ -27,9 +27,9 @@ def verdict(words: str, *runs: Measured) -> tuple[bool, str]:
     return found.reached, found.measured
 
 
-@pytest.mark.parametrize(("seconds", "reached"), [(0.0299, True), (0.0301, False)])
+@pytest.mark.parametrize(("seconds", "reached"), [(0.0311, True), (0.0313, False)])
 def test_cache_cost(seconds: float, reached: bool) -> None:
-    """Of the radix runs of the workload that shares nothing, the worst one."""
+    """Of the radix runs of the workload that shares nothing, the worst one: beyond 0.01 s of 82 s without a cache."""
     runs = [without("no-sharing"), measured(workload="no-sharing", cache_seconds=seconds)]
     other = measured(workload="no-sharing", cache_seconds=9, setup=Setup("hash", 16, "lpm"))
 

@@ -40,15 +40,16 @@ def _cached(runs: Sequence[Measured]) -> list[tuple[Measured, Measured]]:
 
 
 def _cache_cost(runs: Sequence[Measured]) -> Iterator[Verdict]:
-    shares = {
-        f"{run.setup} {run.setup.order}": run.cache_share
-        for run, _ in _cached(runs)
+    costs = {
+        f"{run.setup} {run.setup.order}": (run.cache_share - without.cache_share, run.cache_share)
+        for run, without in _cached(runs)
         if run.workload == "no-sharing" and run.setup.prefix_cache == "radix"
     }
-    if shares:
-        worst = max(shares, key=lambda name: shares[name])
-        measured = f"at most {shares[worst]:.2%} ({worst})"
-        yield Verdict(f"without sharing, the cache costs < {CACHE_SHARE:.1%}", measured, shares[worst] < CACHE_SHARE)
+    if costs:
+        worst = max(costs, key=lambda name: costs[name])
+        more, share = costs[worst]
+        measured = f"at most {more:.2%} ({worst}), and {share:.2%} with what is there without a cache"
+        yield Verdict(f"without sharing, the cache costs < {CACHE_SHARE:.1%}", measured, more < CACHE_SHARE)
 
 
 def _bound(runs: Sequence[Measured]) -> Iterator[Verdict]:

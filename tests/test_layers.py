@@ -37,7 +37,7 @@ WITH_EXTRAS = {"engine", "lab", "server", "bench", "cli", "traces"}
 # Inside a folder: the layers of its files, lowest first. The interchangeable implementations of eviction/ and
 # scheduler/ are on the one layer that names none.
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
-    "eviction": (("base",), (), ("__init__",)),
+    "eviction": (("base",), ("lru",), (), ("__init__",)),
     "scheduler": (("base",), (), ("queue",), ("__init__",)),
     "traces": (
         ("request", "source", "tokenizer"),

@@ -170,6 +170,8 @@ def test_bad_lines_and_estimates_are_said(tmp_path: Path) -> None:
     [
         (["--blocks", "0"], 2, "--blocks: '0' is no whole number above 0"),
         (["--blocks", "1,x"], 2, "'x' is no whole number"),
+        (["--blocks", "1__0"], 2, "'1__0' is no whole number"),
+        (["--blocks", ""], 2, "--blocks"),
         (["--share", "200%"], 2, "--share: '200%' is no share"),
         (["--memory", "40GiB"], 2, "--memory says nothing without --model"),
         (["--memory", "lots", "--model", "llama-3.1-8b"], 2, "--memory: 'lots' is no size"),

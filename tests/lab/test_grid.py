@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from radixkv import TokenKey
-from radixkv.errors import MissingExtraError, TraceError
+from radixkv.errors import MissingExtraError, SizeError, TraceError
 from radixkv.lab import ReplayConfig, TraceFiles, WorkerError, replay, replay_grid
 from radixkv.traces import Request, write_trace
 
@@ -50,6 +50,8 @@ def test_more_workers_than_settings(trace: TraceFiles) -> None:
     """No worker without work; nothing to do is done."""
     assert replay(trace(), CONFIGS[:1]) == replay_grid(trace, CONFIGS[:1], workers=8)
     assert [] == replay_grid(trace, [], workers=8)
+    with pytest.raises(SizeError):
+        replay_grid(trace, CONFIGS, workers=0)
 
 
 def test_a_workers_error_comes_home(tmp_path: Path) -> None:

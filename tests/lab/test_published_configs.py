@@ -33,6 +33,10 @@ LLAMA_4_SCOUT = {
         "num_local_experts": 16, "num_experts_per_tok": 1, "intermediate_size": 8192,
     },
 }  # fmt: skip
+MINIMAX_TEXT_01 = {
+    "model_type": "minimax_text_01", "hidden_size": 6144, "num_hidden_layers": 80, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 128, "attn_type_list": [0, 0, 0, 0, 0, 0, 0, 1] * 10,
+}  # fmt: skip
 MISTRAL_7B_V01 = {
     "model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 8, "sliding_window": 4096,
@@ -146,6 +150,7 @@ MIMO_V2 = {
         (JAMBA, 2 * 4 * 8 * 128 * 2, 4, []),
         (BAMBA_9B, 2 * 3 * 8 * 128 * 2, 3, []),
         (NEMOTRON_3_NANO, 2 * 6 * 2 * 128 * 2, 6, []),
+        (MINIMAX_TEXT_01, 2 * 10 * 8 * 128 * 2, 10, []),
         (MIMO_V2, 4 * 4 * (192 + 128) * 2, 4, []),
     ],
 )

@@ -196,6 +196,22 @@ def test_the_same_calls_evict_the_same() -> None:
     assert evicted() == evicted()
 
 
+def test_a_leaf_that_is_split_right_after_its_insert_has_its_own_name() -> None:
+    """And its ghosts weigh what waits, however often that happens."""
+    cache = RadixCache(1, eviction="density")
+    policy = cache._policy
+    assert isinstance(policy, Density)
+    for _ in range(4):
+        for prompt in ([1, 2, 3, 4], [1, 2, 9, 9]):
+            cache.match_prefix(prompt)
+            cache.insert(prompt, [10, 11, *prompt[2:]])
+        assert [node.content_name for node in policy._entries] == [entry.name for entry in policy._entries.values()]
+        cache.evict(100)
+        cache.match_prefix([7, 7])
+
+        assert sum(weight for _, _, weight in policy._ghosts.values()) == sum(map(sum, policy._waiting))
+
+
 def test_what_it_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ghosts by the nodes there are; nodes that are gone leave nothing else; weights add up, periods folded or not."""
     monkeypatch.setattr(density, "LEAST_GHOSTS", 16)

@@ -49,6 +49,8 @@ def doctor(  # noqa: PLR0913, PLR0917  # one parameter an option
         raise typer.BadParameter("give one size: --blocks, --share, or --memory with --model")
     found = tracing.find(model)
     sizes = tracing.sizes(blocks, share, memory, found, context)
+    if len((*sizes.blocks, *sizes.shares, *sizes.memory)) != 1:
+        raise typer.BadParameter("give one size, not several")
     try:
         with tracing.files(trace) as paths:
             source = TraceFiles(paths, trace_format, skip_bad, tokenizer)
@@ -57,13 +59,11 @@ def doctor(  # noqa: PLR0913, PLR0917  # one parameter an option
                 requests = source(progress)
                 unique = lru_curve(requests, one).unique_blocks
             tracing.tell_what_was_passed_over(requests)
-            capacities = sizes.in_blocks(one, unique)
-            if len(capacities) != 1:
-                raise typer.BadParameter("give one size, not several")
+            (capacity,) = sizes.in_blocks(one, unique)
             with tracing.working("finding causes and trying fixes"):
                 diagnosis = diagnose(
                     source,
-                    capacities[0],
+                    capacity,
                     one,
                     replicas=replicas,
                     workers=workers,

@@ -49,9 +49,13 @@ def count(text: str) -> int:
     Raises:
         ValueError: it is none.
     """
-    if not text.replace("_", "").isdecimal() or not int(text):
+    try:
+        number = int(text) if text.replace("_", "").isdecimal() else 0
+    except ValueError:  # two underscores in a row
+        number = 0
+    if not number:
         raise ValueError(f"{text!r} is no whole number above 0")
-    return int(text)
+    return number
 
 
 def share(text: str) -> float:
@@ -77,9 +81,9 @@ def sizes(
     Raises:
         typer.BadParameter: a size that is none, or memory without a model.
     """
-    if memory and not model:
+    if memory is not None and not model:
         raise typer.BadParameter("--memory says nothing without --model: how much K and V a token takes is the model's")
-    if not (blocks or shares or memory):
+    if blocks is None and shares is None and memory is None:
         return Sizes(shares=USUAL_SHARES)
     try:
         return Sizes(

@@ -35,7 +35,7 @@ DISTANCES: Final = (1, 4, 16)
 """Blocks between a node and its prompt's end, at which another kind begins."""
 HIT_STEP: Final = len(DISTANCES) + 1
 KINDS: Final = 4 * HIT_STEP
-"""None, one, two or more hits; and for each, how far from the end: kind = hits * HIT_STEP + distance."""
+"""None, one, two, or more hits; and for each, how far from the end: kind = hits * HIT_STEP + distance."""
 
 MOST_HITS: Final = KINDS - HIT_STEP
 """From here on a hit more makes no difference."""
@@ -56,6 +56,7 @@ STEPS: Final = 128
 
 
 _ZEROS: Final = array("d", bytes(8 * len(WIDTHS)))
+_NOTHING: Final = array("q", bytes(8 * KINDS))  # an array, so that it takes as much whatever it counts
 _RECENCY: Final = [float(bin_) for bin_ in range(len(WIDTHS), 0, -1)] * KINDS
 """What LRU takes every kind and age to be worth."""
 
@@ -127,7 +128,7 @@ class Density:
         self._reused = [_ZEROS[:] for _ in range(KINDS)]
         self._forgotten = [_ZEROS[:] for _ in range(KINDS)]  # ghosts, by their age then
         # The weight of nodes and ghosts by the step of their last use, modulo `STEPS`, and by kind.
-        self._waiting = [[0] * KINDS for _ in range(STEPS)]
+        self._waiting = [_NOTHING[:] for _ in range(STEPS)]
         self._oldest_step = -1  # and all before it
         self._latest = self._waiting[0]  # of now
         self._next_look = EXACT
@@ -215,9 +216,9 @@ class Density:
 
     def evictable(self, node: Any) -> None:
         """O(1), as LRU does it O(log leaves) for a leaf that comes out of order."""
+        if self._path:  # now: before it can be split, or removed, it has its name
+            self._end_insert()
         if self._by_density:
-            if self._path:
-                self._end_insert()
             entry = self._entries[node]
             entry.place = len(self._leaves)
             self._leaves.append(entry)
@@ -325,7 +326,7 @@ class Density:
 
     # --- observations ----------------------------------------------------------------------------------------------
 
-    def _row(self, time: int) -> list[int]:
+    def _row(self, time: int) -> array[int]:
         """What waits, last used at that time, by kind."""
         return self._waiting[max(time // STEP, self._oldest_step) % STEPS]
 
@@ -370,8 +371,8 @@ class Density:
         while self._next_look // STEP - self._oldest_step >= STEPS:  # the steps until then need the rows
             last, self._oldest_step = self._waiting[self._oldest_step % STEPS], self._oldest_step + 1
             oldest_row = self._waiting[self._oldest_step % STEPS]
-            oldest_row[:] = map(add, oldest_row, last)
-            last[:] = [0] * KINDS
+            oldest_row[:] = array("q", map(add, oldest_row, last))
+            last[:] = _NOTHING
 
     def _compare(self, chances: list[list[float]], came: list[float]) -> None:
         """Go by what would have kept more of what was used since the last look: density or recency.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context, resource_tracker
@@ -12,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Final, TypeAlias
 
 from radixkv.errors import MissingExtraError, RadixKVError
+from radixkv.keys import check_size
 from radixkv.lab.replay import ReplayConfig, ReplayResult, replay
 from radixkv.traces import Request
 
@@ -26,7 +28,11 @@ _TOLD_EVERY: Final = 64
 
 
 class WorkerError(RadixKVError):
-    """A worker process that ended without an answer; `status` is its exit status, negative for a signal."""
+    """A worker process that ended without an answer; `status` is its exit status, negative for a signal.
+
+    It was ended from outside, as where memory is short, or by an error that is none of radixkv's, whose traceback is on
+    standard error.
+    """
 
     def __init__(self, *, status: int | None) -> None:
         super().__init__(f"a worker process ended without an answer, with exit status {status}")
@@ -48,7 +54,8 @@ def replay_grid(
     Args:
         trace: called once by every worker.
         configs: the settings.
-        workers: processes; by default one a core. 1 works in this process, and so does any number for one setting.
+        workers: processes; by default one a core. 1 works in this process, and so does any number for one setting. A
+            script that has more needs `if __name__ == "__main__":`, as for any `multiprocessing`.
         ray: address of a Ray cluster to work on instead, one worker a core there, each of which must be able to read
             the trace; "local" starts one here.
         progress: hears of requests as they are served, `len(configs)` times those of the trace in all; not from Ray.
@@ -56,9 +63,11 @@ def replay_grid(
     Raises:
         MissingExtraError: a Ray address, and no Ray.
         SpanError, TraceError: as `replay` and the trace.
-        WorkerError: a process that was ended from outside, as where memory is short.
+        WorkerError: a process that ended without an answer.
+        SizeError: fewer workers than one.
     """
-    run, cores = _on_ray(ray) if ray else _on_cores(workers or len(os.sched_getaffinity(0)), progress)
+    own = _cores() if workers is None else check_size("workers", workers, 1)
+    run, cores = _on_ray(ray) if ray else _on_cores(own, progress)
     # Equal settings but for the capacity, and so about equal work, stand next to each other: dealt out one by one.
     count = max(min(cores, len(configs)), 1)
     by_cost = sorted(range(len(configs)), key=lambda i: (configs[i].cache, configs[i].eviction, configs[i].order))
@@ -66,6 +75,11 @@ def replay_grid(
     batches = [(trace, [configs[i] for i in hand]) for hand in hands]
     answered = dict(zip((i for hand in hands for i in hand), (r for done in run(batches) for r in done), strict=True))
     return [answered[i] for i in range(len(configs))]
+
+
+def _cores() -> int:
+    """Cores that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _replay_batch(
@@ -131,7 +145,7 @@ def _heard(receiver: Connection, worker: BaseProcess) -> int | list[ReplayResult
     """What a worker says next, or an error."""
     try:
         said: int | list[ReplayResult] | RadixKVError = receiver.recv()
-    except EOFError:
+    except (EOFError, OSError):  # between two messages, or amid one
         worker.join()
         raise WorkerError(status=worker.exitcode) from None
     if isinstance(said, RadixKVError):
@@ -149,13 +163,27 @@ def _work(sender: Connection, trace: TraceSource, configs: list[ReplayConfig]) -
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Around the start of processes, which so never hear of Ctrl-C: who started them ends them."""
+    """Around the start of processes, which so never hear of Ctrl-C: who started them ends them.
+
+    One that comes meanwhile is heard afterwards: amid a start it would leave a process without what it is to do.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
     resource_tracker.ensure_running()  # unblocks them when it starts, as it else would with the first process
+    heard: list[int] = []
+    # Another thread may still take the signal for the process; Python then calls the handler in this one.
+    handles = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number)) if handles else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if handles:
+            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _on_ray(address: str) -> tuple[Callable[[list[_Batch]], Iterable[list[ReplayResult]]], int]:

@@ -306,6 +306,8 @@ class _Config:
                 return [str(kind) for kind in self._fields[name]]
         if isinstance(pattern := self._fields.get("hybrid_override_pattern"), str):
             return ["full_attention" if letter == "*" else "mamba" for letter in pattern]
+        if isinstance(types := self._fields.get("attn_type_list"), list):
+            return ["full_attention" if one == 1 else "linear_attention" for one in types]
         full: Container[int] = range(layers)
         other = "linear_attention"
         for name in ("attn_layer_indices", "full_attn_idxs"):

@@ -28,7 +28,6 @@ from radixkv.lab.slots import Slots
 from radixkv.traces import Request
 
 _PARTS: Final = 16
-_Hashes = npt.NDArray[np.uint64]
 
 
 class SampleError(RadixKVError, ValueError):

@@ -50,7 +50,7 @@ def main() -> None:
     steps: Sequence[tuple[str, list[Row]]] = [
         *(
             (
-                f"{tokens} tokens behind {behind:,}" if behind else f"{tokens} tokens",
+                f"{tokens} token{'s' * (tokens > 1)}" + f" behind {behind:,}" * bool(behind),
                 rows(1, tokens, behind, shared=False),
             )
             for behind in (0, BEHIND)

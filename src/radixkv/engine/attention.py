@@ -48,8 +48,6 @@ FEW_TOKENS: Final = 64
 # What `scaled_dot_product_attention` itself calls on a CPU; it alone gives the log-sum-exp.
 _FLASH: Final[Any] = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 
-_Kernel: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
-
 
 def merges(store: KVStore) -> bool:
     """Whether results over some of the pages can be merged with those over others."""
@@ -97,6 +95,24 @@ class Pages:
 
 
 @dataclass(slots=True, eq=False)
+class Mask:
+    """What is added to the scores: 0 for what a token sees, else -inf."""
+
+    tokens: torch.Tensor
+    """`[..., tokens, length]`."""
+    _repeated: torch.Tensor | None = None
+
+    def of(self, heads: int) -> torch.Tensor:
+        """For the tokens of so many heads, one head's after the other's; made once for all layers."""
+        tokens = self.tokens.shape[-2]
+        if tokens == 1 or heads == 1:
+            return self.tokens
+        if self._repeated is None or self._repeated.shape[-2] != heads * tokens:
+            self._repeated = torch.cat([self.tokens] * heads, dim=-2)
+        return self._repeated
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Group:
     """Requests with a few new tokens each, attended to in one call over their gathered pages, all padded alike."""
 
@@ -105,25 +121,16 @@ class Group:
     """Their rows of the batch."""
     blocks: torch.Tensor
     """Block ids, `[requests, pages]`: every request's, filled up with its own first to the longest one's number."""
-    mask: torch.Tensor
-    """What is added to the scores, `[requests, 1, tokens, pages * block_size]`: 0 for what a token sees, else -inf."""
+    mask: Mask
+    """`[requests, 1, tokens, pages * block_size]`."""
     spread: torch.Tensor | None
     """Which of the group's rows is whose first, second, ... token, `[requests * tokens]`, filled up; None if each has
     one."""
     real: torch.Tensor | None
     """Where in `spread` the group's rows are, `[rows]`."""
-    _repeated: torch.Tensor | None = None
-
-    def mask_of(self, heads: int) -> torch.Tensor:
-        """The mask for the tokens of so many heads, one head's after the other's; made once for all layers."""
-        if self.spread is None:
-            return self.mask
-        if self._repeated is None or self._repeated.shape[2] != heads * self.mask.shape[2]:
-            self._repeated = self.mask.repeat(1, 1, heads, 1)
-        return self._repeated
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """Consecutive tokens of one request, which end its K and V."""
 
@@ -132,8 +139,8 @@ class Chunk:
     """Its rows of the batch."""
     pages: Pages
     """What it attends to, its own tokens the last."""
-    mask: torch.Tensor | None
-    """What is added to the scores, `[tokens, length]`; None where a plain causal mask will do, or none."""
+    mask: Mask | None
+    """`[tokens, length]`; None where a plain causal mask will do, or none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,7 +162,14 @@ class _Attended(NamedTuple):
     out: torch.Tensor
     """`[tokens, heads, dim]`."""
     weight: torch.Tensor | None
-    """The logarithm of the scores' sum of exponentials, `[tokens, heads]`; only where it is needed."""
+    """The logarithm of the scores' sum of exponentials, `[tokens, heads, 1]`; only where it is needed."""
+
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> _Attended:
+        """Both, changed alike."""
+        return _Attended(change(self.out), None if self.weight is None else change(self.weight))
+
+
+_Kernel: TypeAlias = Callable[..., _Attended]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,14 +207,14 @@ class PagedBatch:
 
     def _attend_run(self, run: Run, layer: int, query: torch.Tensor, scaling: float | None) -> list[torch.Tensor]:
         """Results of the run's rows, in pieces."""
-        kernel = partial(_plain if run.prefix is None else _weighed, scaling=scaling)
+        kernel = partial(_attention, scaling=scaling, weighed=run.prefix is not None)
         parts = [self._attend_group(group, layer, query, kernel) for group in run.groups]
         parts += [self._attend_chunk(chunk, layer, query, kernel) for chunk in run.chunks]
         if run.prefix is None:
             return [part.out for part in parts]
         own = _joined([part.out for part in parts])
         before = _attend_tokens(query[:, run.start : run.stop], *self._pages(run.prefix, layer), None, kernel)
-        share = torch.sigmoid(_weights([before]) - _weights(parts)).unsqueeze(-1)
+        share = torch.sigmoid(_weights([before]) - _weights(parts))
         # in float32: what is left of a share near one would be lost to bfloat16
         return [torch.lerp(own.float(), before.out.float(), share.float()).to(own.dtype)]
 
@@ -226,20 +240,14 @@ class PagedBatch:
         kv_heads = key.shape[2]
         shared = heads // kv_heads
         # The heads that share a K/V head stand in the place of more query tokens: no K or V is repeated.
-        out, weight = kernel(
+        found = kernel(
             rows.view(requests, -1, heads, dim).transpose(1, 2).reshape(requests, kv_heads, -1, dim),
             key.transpose(1, 2),
             value.transpose(1, 2),
-            mask=group.mask_of(shared),
-        )
-        out = out.reshape(requests, heads, -1, out.shape[-1]).transpose(1, 2).flatten(0, 1)
-        if weight is not None:
-            weight = weight.reshape(requests, heads, -1).transpose(1, 2).flatten(0, 1)
-        if group.real is None:
-            return _Attended(out, weight)
-        return _Attended(
-            out.index_select(0, group.real), None if weight is None else weight.index_select(0, group.real)
-        )
+            mask=group.mask.of(shared),
+        ).each(lambda part: part.reshape(requests, heads, -1, part.shape[-1]).transpose(1, 2).flatten(0, 1))
+        real = group.real
+        return found if real is None else found.each(lambda part: part.index_select(0, real))
 
     def _attend_chunk(self, chunk: Chunk, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
         key, value = self._pages(chunk.pages, layer)
@@ -249,16 +257,16 @@ class PagedBatch:
             return _attend_tokens(query, key, value, None, kernel)
         shared = heads // key.shape[1]
         if chunk.mask is not None and tokens <= FEW_TOKENS:
-            return _attend_tokens(query, key, value, chunk.mask.repeat(shared, 1), kernel)
+            return _attend_tokens(query, key, value, chunk.mask.of(shared), kernel)
         # [kv_heads, shared, tokens, dim]: K and V of a head are seen by all that share it, through a stride of zero
-        out, weight = kernel(
+        found = kernel(
             query.reshape(-1, shared, tokens, dim),
             key.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
             value.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
-            mask=chunk.mask,
+            mask=None if chunk.mask is None else chunk.mask.tokens,
             causal=chunk.mask is None,
         )
-        return _Attended(out.flatten(0, 1).transpose(0, 1), None if weight is None else weight.flatten(0, 1).T)
+        return found.each(lambda part: part.flatten(0, 1).transpose(0, 1))
 
 
 def _attend_tokens(
@@ -271,15 +279,13 @@ def _attend_tokens(
     """
     heads, tokens, dim = query.shape
     kv_heads = key.shape[1]
-    out, weight = kernel(
+    found = kernel(
         query.reshape(1, kv_heads, heads // kv_heads * tokens, dim),
         key.transpose(0, 1).unsqueeze(0),
         value.transpose(0, 1).unsqueeze(0),
         mask=mask,
     )
-    return _Attended(
-        out.reshape(heads, tokens, -1).transpose(0, 1), None if weight is None else weight.reshape(heads, tokens).T
-    )
+    return found.each(lambda part: part.reshape(heads, tokens, -1).transpose(0, 1))
 
 
 def _gathered(paged: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
@@ -295,31 +301,23 @@ def _weights(parts: list[_Attended]) -> torch.Tensor:
     return _joined([part.weight for part in parts if part.weight is not None])
 
 
-def _plain(  # noqa: PLR0913  # as many as attention has
+def _attention(  # noqa: PLR0913  # as many as attention has
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     *,
     scaling: float | None,
+    weighed: bool,
     mask: torch.Tensor | None = None,
     causal: bool = False,
-) -> tuple[torch.Tensor, None]:
-    """Attention of `[batch, heads, tokens, dim]`."""
-    return scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scaling), None
-
-
-def _weighed(  # noqa: PLR0913  # as above
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    scaling: float | None,
-    mask: torch.Tensor | None = None,
-    causal: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, with the log-sum-exp of the scores, `[batch, heads, tokens]`, to merge it by."""
-    both: tuple[torch.Tensor, torch.Tensor] = _FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scaling)
-    return both
+) -> _Attended:
+    """Attention of `[batch, heads, tokens, dim]`, with weights if it is to be merged; both in this order still."""
+    if weighed:
+        out, weight = _FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scaling)
+        return _Attended(out, weight.unsqueeze(-1))
+    return _Attended(
+        scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scaling), None
+    )
 
 
 def paged_attention(  # noqa: PLR0913, PLR0917  # transformers calls it so

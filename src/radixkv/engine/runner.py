@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from radixkv.engine.attention import FEW_TOKENS, Chunk, Group, PagedBatch, Pages, Run, merges
+from radixkv.engine.attention import FEW_TOKENS, Chunk, Group, Mask, PagedBatch, Pages, Run, merges
 from radixkv.engine.kv_store import KVStore
 
 VIEW_TOKENS: Final = 128
@@ -211,8 +211,8 @@ class ModelRunner:
             return Pages(length, blocks[0] * size, None)
         return Pages(length, None, self._tensor(np.frombuffer(blocks, np.uint32)[:pages].astype(np.int64)))
 
-    def _mask(self, mask: Any) -> torch.Tensor:
-        return self._tensor(mask).to(self._dtype)
+    def _mask(self, mask: Any) -> Mask:
+        return Mask(self._tensor(mask).to(self._dtype))
 
     def _tensor(self, values: Any) -> torch.Tensor:
         if not isinstance(values, np.ndarray):

@@ -7,14 +7,15 @@ from array import array
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from radixkv.engine import LoadedModel
+from radixkv.engine import EngineConfig, LoadedModel
 from radixkv.engine.kv_store import KVStore
 from radixkv.engine.runner import ModelRunner, Row
 from radixkv.engine.threads import apart
 
-STEP_TOKENS: Final = 512
+STEP_TOKENS: Final = EngineConfig().token_budget
 """Tokens of a full step, the engine's usual budget."""
 FEW: Final = 8
+"""Tokens of a step whose cost is nearly all its own."""
 REPEATS: Final = 5
 
 

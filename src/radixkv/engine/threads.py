@@ -17,6 +17,9 @@ def apart(work: Callable[[], T]) -> T:
     lets idle ones spin only while a process has no more of them than the machine has processors; beyond that they
     sleep, and every operation waits for the system to wake them: steps take twice as long. So the engine's thread must
     be the only one with a team: what computes before it, loading a model say, leaves none behind.
+
+    What torch keeps for each thread, `no_grad` say, does not reach it. A caller that is interrupted leaves it at work,
+    and a program that ends waits for it, unless the caller is a daemon thread: then this is one, too.
     """
     future: Future[T] = Future()
 

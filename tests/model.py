@@ -101,10 +101,10 @@ COUNTERS = (
 class ModelCache:
     """A prefix cache by the contract. What a node is, whole leaf or single block, is the subclass's."""
 
-    def __init__(self, block_size: int, policy: str = "lru", ghost_capacity: int = 4096) -> None:
+    def __init__(self, block_size: int, policy: str = "lru", ghost_page: int = 2048) -> None:
         self.block_size = block_size
         self.policy = policy
-        self.ghost_capacity = ghost_capacity
+        self.ghost_page = ghost_page
         self.root = End((None, ()), 0)
         self.forget()
 
@@ -112,7 +112,8 @@ class ModelCache:
         """Start empty."""
         self.ids: dict[Prefix, int] = {}
         self.ends: list[End] = []
-        self.ghosts: list[Prefix] = []
+        self.ghosts: list[Prefix] = []  # the page that is written on
+        self.older_ghosts: list[Prefix] = []  # the full one before it
         self.remembered: dict[Prefix, int] = {}  # the last reference of what was evicted, by its first block
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.clock = 0
@@ -224,7 +225,7 @@ class ModelCache:
             self.counters["missed_short"] += 1
         elif matched == searched:
             pass
-        elif diverging in self.ghosts:
+        elif diverging in self.ghosts + self.older_ghosts:
             self.counters["missed_evicted"] += 1
         elif matched == 0:
             self.counters["missed_cold"] += 1
@@ -344,7 +345,10 @@ class ModelCache:
         for prefix in self.prefixes(namespace, tokens, len(tokens) // self.block_size):
             if len(prefix[1]) > before:
                 del self.ids[prefix]
-        self.ghosts = [*(other for other in self.ghosts if other != ghost), ghost][-self.ghost_capacity :]
+        if ghost not in self.ghosts:
+            self.ghosts.append(ghost)
+        if len(self.ghosts) == self.ghost_page:
+            self.older_ghosts, self.ghosts = self.ghosts, []
         self.ends.remove(victim)
         self.remembered = {other: last for other, last in self.remembered.items() if other != ghost}
         self.remembered[ghost] = victim.references[1]

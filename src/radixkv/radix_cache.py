@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import index
+from typing import Final, cast
 
 from radixkv.cache import CacheObserver, PrefixCache
 from radixkv.counters import CacheCounters
@@ -17,6 +18,9 @@ from radixkv.eviction import make_policy
 from radixkv.keys import TOKEN_BYTES, TokenKey, Tokens, block_ids, check_namespace, check_size, differing_ids
 from radixkv.tree import Node, RadixTree
 from radixkv.types import Inserted, PrefixLocation, PrefixMatch, PrefixProbe, PrefixStats
+
+MANY_NODES: Final = 6
+"""From so many nodes on it is cheaper to join their ids, two copies of each, than to let an array grow node by node."""
 
 
 class RadixCache(PrefixCache[Node[int]]):
@@ -87,23 +91,27 @@ class RadixCache(PrefixCache[Node[int]]):
         if namespace is not None:
             check_namespace(namespace)
         tree = self._tree
-        end = self._searched(data)
+        end = (len(data) - TOKEN_BYTES) // tree.stride * tree.stride
         path, matched, inside = tree.walk(data, end, namespace)
         if inside:
             path[-1] = self._split(path[-1], inside)
         blocks = self._use(path, None)
         node = path[-1] if path else tree.root
-        query_tokens, hit_tokens = len(data) // TOKEN_BYTES, matched // TOKEN_BYTES
+        hit_tokens = matched // TOKEN_BYTES
         counters = self._counters
         if resumed:
-            counters.found_resumed(query_tokens, hit_tokens)
+            counters.found_resumed(len(data) // TOKEN_BYTES, hit_tokens)
         else:
-            counters.found(query_tokens, hit_tokens)
-            if end <= 0:
-                counters.missed_short += 1
-            elif matched < end:
+            counters.lookups += 1
+            counters.query_tokens += len(data) // TOKEN_BYTES
+            counters.hit_tokens += hit_tokens
+            if matched < end:
                 missing = data[matched : matched + tree.stride]
-                counters.missed(hit_tokens, tree.block_name(node, missing, namespace) if counters.ghosts else None)
+                counters.missed(
+                    hit_tokens, tree.block_name(node, missing, namespace) if counters.evicted_blocks else None
+                )
+            elif end <= 0:
+                counters.missed_short += 1
         for observer in self._observers:
             observer.matched(blocks)
         return _match((hit_tokens, blocks, node))
@@ -175,7 +183,14 @@ class RadixCache(PrefixCache[Node[int]]):
         duplicates = array("I") if given == cached else differing_ids(given, cached)
         parent = node = path[-1] if path else tree.root
         if start < count:
-            node = self._attach(parent, data[matched:end], ids[start:], namespace, priority)
+            policy = self._policy
+            if not parent.locks and not parent.children and parent.parent is not None:  # it was evictable
+                policy.protected(parent)
+            node = tree.attach(parent, data[matched:end], ids[start:], namespace)
+            node.last_use = self._clock
+            policy.inserted(node, priority)
+            policy.evictable(node)
+            self._counters.inserted_blocks += count - start
         if self._observers:
             name = tree.block_name(parent, data[matched : matched + stride], namespace) if start < count else None
             cached.extend(ids[start:])
@@ -192,7 +207,7 @@ class RadixCache(PrefixCache[Node[int]]):
     def unlock(self, node: Node[int]) -> None:
         """See `PrefixCache`. O(nodes from `node` to the root). No use: the prefix keeps its place in the order."""
         self._tree.unlock(node)
-        if _is_evictable(node):
+        if not node.locks and not node.children and node.parent is not None:
             self._policy.evictable(node)
 
     def evict(self, n: int) -> array[int]:
@@ -207,7 +222,7 @@ class RadixCache(PrefixCache[Node[int]]):
             counters.ghost(leaf.content_name)  # a lookup of the leaf will find its first block missing
             parent = tree.prune(leaf)
             policy.removed(leaf)
-            if _is_evictable(parent):
+            if not parent.children and not parent.locks and parent.parent is not None:
                 policy.evictable(parent)
             out.extend(leaf.blocks)
             leaves.append(leaf)
@@ -257,12 +272,17 @@ class RadixCache(PrefixCache[Node[int]]):
         return (len(data) - TOKEN_BYTES) // stride * stride
 
     def _use(self, path: list[Node[int]], priority: int | None) -> array[int]:
-        """Stamp the nodes of a path, and return a copy of the ids they hold."""
+        """Stamp the nodes of a path, tell the policy, and return a copy of the ids they hold."""
         self._clock = now = self._clock + 1
         blocks = array("I")
-        for node in path:
-            node.last_use = now
-            blocks.extend(node.blocks)
+        if len(path) < MANY_NODES:
+            for node in path:
+                node.last_use = now
+                blocks.extend(node.blocks)
+        else:
+            for node in path:
+                node.last_use = now
+            blocks.frombytes(b"".join(cast("list[array[int]]", [node.blocks for node in path])))
         self._policy.used(path, priority)
         return blocks
 
@@ -271,23 +291,7 @@ class RadixCache(PrefixCache[Node[int]]):
         self._policy.split(upper, node)
         return upper
 
-    def _attach(
-        self, parent: Node[int], label: bytes, blocks: array[int], namespace: str | None, priority: int
-    ) -> Node[int]:
-        if _is_evictable(parent):
-            self._policy.protected(parent)
-        leaf = self._tree.attach(parent, label, blocks, namespace)
-        leaf.last_use = self._clock
-        self._policy.inserted(leaf, priority)
-        self._policy.evictable(leaf)
-        self._counters.inserted_blocks += len(blocks)
-        return leaf
-
 
 # Half the price of calling the named tuples by name, on the hot path.
 _match: Callable[[tuple[int, array[int], Node[int]]], PrefixMatch[Node[int]]] = partial(tuple.__new__, PrefixMatch)
 _inserted: Callable[[tuple[int, array[int], Node[int]]], Inserted[Node[int]]] = partial(tuple.__new__, Inserted)
-
-
-def _is_evictable(node: Node[int]) -> bool:
-    return not node.locks and not node.children and node.parent is not None

@@ -65,10 +65,13 @@ class Node(Generic[T]):
     @property
     def content_name(self) -> int:
         """A checksum of the prefix up to the end of its first block (`RadixTree.block_name`), while it is in a tree."""
-        if self.tree is None or self.parent is None:
+        parent, edge = self.parent, self.edge
+        if self.tree is None or parent is None:
             raise StaleNodeError("the root and a pruned node have no content to name")
-        namespace, first = self.edge if isinstance(self.edge, tuple) else (None, self.edge)
-        return self.tree.block_name(self.parent, first, namespace)
+        if parent.path_hash is not None and type(edge) is bytes:
+            return crc32(edge, parent.path_hash)
+        namespace, first = edge if isinstance(edge, tuple) else (None, edge)
+        return self.tree.block_name(parent, first, namespace)
 
     def __repr__(self) -> str:
         state = "pruned " if self.tree is None else ""  # an empty tree is falsy
@@ -227,7 +230,8 @@ class RadixTree(Generic[T]):
             BlockCountError: not one value for every block of the label, or an empty label.
             NodeError: a child of `parent` begins with the same block.
         """
-        self.check_node(parent)
+        if parent.tree is not self:
+            self.check_node(parent)
         if not 0 < len(label) == len(blocks) * self.stride:
             raise BlockCountError(expected=max(len(label) // self.stride, 1), given=len(blocks))
         first = label[: self.stride]
@@ -246,7 +250,8 @@ class RadixTree(Generic[T]):
             StaleNodeError, LockError: as `check_node`.
             NodeError: it is locked, or no leaf, or the root.
         """
-        self.check_node(leaf)
+        if leaf.tree is not self:
+            self.check_node(leaf)
         parent = leaf.parent
         if parent is None or leaf.children or leaf.locks:
             raise NodeError(f"not an unlocked leaf: {len(leaf.children)} children, {leaf.locks} locks")

@@ -603,7 +603,7 @@ def test_a_ghost_belongs_to_its_namespace(make: MakeCache) -> None:
 
 
 def test_the_ghosts_are_bounded(make: MakeCache) -> None:
-    """The 4,096 blocks evicted last are remembered; one evicted again takes the newest place."""
+    """The 2,048 blocks evicted last are remembered, at most twice as many, and none before those."""
     cache = make(1)
 
     def evict(tokens: Iterable[int]) -> None:
@@ -619,12 +619,17 @@ def test_the_ghosts_are_bounded(make: MakeCache) -> None:
             known += [token] if cache.stats.missed_evicted > before else []
         return known
 
-    evict(range(4096))
-    assert [0, 1, 4095] == remembered([0, 1, 4095])
-    evict([0, 4096])
-    assert [0, 2, 4096] == remembered([0, 1, 2, 4096])
-    evict(range(5000, 9096))
-    assert [5000, 9095] == remembered([0, 2, 4096, 5000, 9095])
+    evict(range(4095))  # a full page and all but one of the next
+    assert [0, 2047, 2048, 4094] == remembered([0, 2047, 2048, 4094])
+    evict([2048])  # it stands on the page already
+    assert [0] == remembered([0])
+    evict([4095])
+    assert [2048, 4095] == remembered([0, 2047, 2048, 4095])
+    evict([2048])  # now it is on the new page, too
+    evict(range(5000, 7047))
+    assert [2048, 5000, 7046] == remembered([2048, 2049, 4095, 5000, 7046])
+    evict(range(8000, 10048))
+    assert [8000, 10047] == remembered([2048, 7046, 8000, 10047])
 
 
 def test_a_snapshot_of_the_counters_does_not_move(cache: AnyCache) -> None:

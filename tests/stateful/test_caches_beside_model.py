@@ -45,10 +45,10 @@ class CacheMachine(RuleBasedStateMachine):
     policy: ClassVar[str]
     handles: Bundle[Handle] = Bundle("handles")
 
-    @initialize(block_size=strategies.block_sizes, ghosts=st.sampled_from([1, 3, 4096]))
+    @initialize(block_size=strategies.block_sizes, ghosts=st.sampled_from([1, 3, 2048]))
     def start(self, block_size: int, ghosts: int) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(counters, "GHOST_CAPACITY", ghosts)
+        self.patch.setattr(counters, "GHOST_PAGE", ghosts)
         self.patch.setattr(lru2, "GHOSTS", LRU2_GHOSTS)
         self.patch.setattr(tlru, "SPARED", TLRU_SPARED)
         self.cache: Any = CACHES[self.kind](block_size, eviction=self.policy)

@@ -86,38 +86,39 @@ class LeafHeap:
 
     def __init__(self) -> None:
         self._heap: list[tuple[Rank, int, Any]] = []  # rank, serial, node; the serial keeps nodes from being compared
-        self._live: dict[Any, tuple[Rank, int, Any]] = {}  # the one entry of a node that counts
+        self.live: dict[Any, tuple[Rank, int, Any]] = {}
+        """The nodes that are in, each with the one entry that counts. To read, where a call would be too much."""
         self._serial = count()
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self.live)
 
     def __contains__(self, node: object) -> bool:
-        return node in self._live
+        return node in self.live
 
     def push(self, node: Any, rank: Rank) -> None:
         """Put a node in, or give the one that is in another rank."""
-        entry = self._live[node] = (rank, next(self._serial), node)
+        entry = self.live[node] = (rank, next(self._serial), node)
         heappush(self._heap, entry)
         self._compact()
 
     def discard(self, node: Any) -> None:
         """Take a node out; it is in."""
-        del self._live[node]
+        del self.live[node]
         self._compact()
 
     def lowest(self) -> tuple[Rank, Any] | None:
         """The lowest rank, and its node; None if there is none."""
         while self._heap:
             entry = self._heap[0]
-            if self._live.get(entry[2]) is entry:
+            if self.live.get(entry[2]) is entry:
                 return entry[0], entry[2]
             heappop(self._heap)
         return None
 
     def _compact(self) -> None:
-        if len(self._heap) > 2 * len(self._live) + self.LEFT_BEHIND:
-            self._heap = list(self._live.values())
+        if len(self._heap) > 2 * len(self.live) + self.LEFT_BEHIND:
+            self._heap = list(self.live.values())
             heapify(self._heap)
 
 

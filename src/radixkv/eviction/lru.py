@@ -34,7 +34,7 @@ class Lru:
             if leaf in self._in_order:
                 self._in_order.move_to_end(leaf)
                 self._newest = leaf.last_use
-            elif leaf in self._late:
+            elif leaf in self._late.live:
                 self._late.discard(leaf)
                 self.evictable(leaf)
 
@@ -43,7 +43,10 @@ class Lru:
 
     def removed(self, node: Any) -> None:
         """See `EvictionPolicy`."""
-        self.protected(node)
+        if node in self._in_order:
+            del self._in_order[node]
+        else:
+            self._late.discard(node)
 
     def evictable(self, node: Any) -> None:
         """See `EvictionPolicy`."""
@@ -67,7 +70,7 @@ class Lru:
     def victim(self) -> Any | None:
         """See `EvictionPolicy`."""
         oldest = next(iter(self._in_order), None)
-        late = self._late.lowest()
+        late = self._late.lowest() if self._late.live else None
         if late is None or (oldest is not None and oldest.last_use < late[0]):
             return oldest
         return late[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixkv.engine import ParameterError, SamplingParams
-from radixkv.engine.sampling import MAX_LOGPROBS, Sampler, _nucleus, sample
+from radixkv.engine.sampling import MAX_LOGPROBS, Sampler, _nucleus, _place, sample
 
 SIZE = 600
 LOGITS = torch.randn(SIZE, generator=torch.Generator().manual_seed(3)) * 3
@@ -87,7 +88,7 @@ def test_frequencies_are_the_probabilities() -> None:
 )
 def test_who_may_be_drawn(top_k: int, top_p: float, temperature: float) -> None:
     """The smallest set of likeliest tokens, by sorting all of them."""
-    scaled = LOGITS.double() / temperature
+    scaled = (LOGITS - LOGITS.max()).double() / temperature
     order = scaled.argsort(descending=True)[: top_k or SIZE]
     probabilities = scaled[order].softmax(0)
     kept = order if top_p >= 1 else order[(probabilities.cumsum(0) - probabilities) < top_p]
@@ -97,6 +98,24 @@ def test_who_may_be_drawn(top_k: int, top_p: float, temperature: float) -> None:
     exact = scaled[kept if tokens is None else tokens].softmax(0)
     found = got if tokens is not None else got[kept]
     assert torch.allclose(exact, found / found.sum())
+
+
+@given(
+    weights=st.lists(st.sampled_from([0.0, 1e-30, 0.125, 0.5, 3.0]), min_size=1, max_size=700).filter(any),
+    share=st.one_of(st.sampled_from([0.0, 0.5, 1 - 2**-53]), st.floats(0, 1, exclude_max=True)),
+    exact=st.booleans(),
+)
+def test_the_place_is_where_the_running_sum_passes_the_share(
+    weights: list[float], share: float, *, exact: bool
+) -> None:
+    """Found by adding up, one after the other: the first whose sum is above it; never one that weighs nothing."""
+    dtype = torch.float64 if exact else torch.float32
+    place = _place(torch.tensor(weights, dtype=dtype), torch.tensor(share, dtype=torch.float64))
+    sums = list(accumulate(torch.tensor(weights, dtype=dtype).tolist()))
+
+    assert 0 < weights[place]
+    assert (sums[place - 1] if place else 0.0) <= share * sums[-1] * (1 + 1e-12)
+    assert share * sums[-1] <= sums[place] * (1 + 1e-12)
 
 
 def test_seeds() -> None:

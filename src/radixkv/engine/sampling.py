@@ -15,6 +15,8 @@ MAX_LOGPROBS: Final = 20
 """Most alternatives a request may ask for with each token."""
 
 _CANDIDATES: Final = 256  # first guess at how many tokens hold `top_p` of the probability
+_SPAN: Final = 256  # tokens whose weights are summed before those of single ones are looked at
+_COLDEST: Final = 1e-30  # of float32: less would divide 0 by 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ class Sampler:
             penalty = params.repetition_penalty
             penalized = torch.where(logits > 0, logits / penalty, logits * penalty)
             logits = torch.where(self._seen, penalized, logits)
-        token = int(logits.argmax()) if self._generator is None else self._draw(logits, self._generator)
+        token = int(likeliest(logits)) if self._generator is None else self._draw(logits, self._generator)
         if self._seen is not None:
             self._seen[token] = True
         return token
@@ -120,11 +122,10 @@ class Sampler:
         # one random number a token, whatever the parameters: the float64 sums make batches that differ in the last
         # bits of their logits choose alike
         point = torch.rand((), dtype=torch.float64, generator=generator)
-        scaled = logits.double()
-        scaled = (scaled - scaled.max()) / self.params.temperature  # however low: the likeliest stays at 0
-        probabilities, tokens = _nucleus(scaled, self.params.top_k, self.params.top_p)
-        sums = probabilities.cumsum(0)
-        place = int(torch.searchsorted(sums, point * sums[-1], right=True).clamp_(max=len(sums) - 1))
+        # however low the temperature: the likeliest token stays at 0
+        scaled = (logits - logits.max()) / max(self.params.temperature, _COLDEST)
+        weights, tokens = _nucleus(scaled, self.params.top_k, self.params.top_p)
+        place = _place(weights, point)
         return place if tokens is None else int(tokens[place])
 
 
@@ -135,13 +136,21 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[tuple[int,
         logits: `[requests, vocabulary]`, float32.
         samplers: one for each row.
     """
-    likeliest = logits.argmax(-1).tolist()
+    plain = [row for row, sampler in enumerate(samplers) if sampler.plain]
+    rows = logits if len(plain) == len(samplers) else logits[plain]
+    tokens = dict(zip(plain, likeliest(rows).tolist(), strict=True)) if plain else {}
     chosen: list[tuple[int, TokenLogprobs | None]] = []
     for row, sampler in enumerate(samplers):
-        token = likeliest[row] if sampler.plain else sampler.choose(logits[row].cpu())
+        token = tokens[row] if sampler.plain else sampler.choose(logits[row].cpu())
         wanted = sampler.params.logprobs
         chosen.append((token, None if wanted is None else token_logprobs(logits[row], token, wanted)))
     return chosen
+
+
+def likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """The place of the largest of the last dimension, the first one of several."""
+    # numpy's search is some times as fast as torch's on a CPU, where every request of a step waits for it
+    return torch.from_numpy(logits.numpy().argmax(-1, keepdims=True)[..., 0]) if logits.is_cpu else logits.argmax(-1)
 
 
 def token_logprobs(logits: torch.Tensor, token: int, count: int) -> TokenLogprobs:
@@ -152,25 +161,42 @@ def token_logprobs(logits: torch.Tensor, token: int, count: int) -> TokenLogprob
 
 
 def _nucleus(scaled: torch.Tensor, top_k: int, top_p: float) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Probabilities, not normalized, of the tokens that may be drawn, and which they are (None: all, in order)."""
+    """Weights of the tokens that may be drawn, of logits below 0, and which they are (None: all, in order)."""
     vocab_size = len(scaled)
     limit = min(top_k, vocab_size) if top_k else vocab_size
     if limit == vocab_size and top_p >= 1:
-        return scaled.softmax(0), None
+        return scaled.exp(), None
     count = limit if top_p >= 1 else min(limit, _CANDIDATES)
-    whole = None if top_k else scaled.logsumexp(0)
+    # with top-k, top-p is a share of what top-k leaves
+    total = (scaled.topk(limit).values if top_k else scaled).exp().sum(dtype=torch.float64)
     while True:
         values, tokens = scaled.topk(count)
-        # with top-k, top-p is a share of what top-k leaves
-        total = scaled.topk(limit).values.logsumexp(0) if whole is None else whole
-        probabilities = (values - total).exp()
+        weights = values.double().exp_()
         if top_p >= 1:
-            return probabilities, tokens
-        before = probabilities.cumsum(0) - probabilities
-        kept = int((before < top_p).sum())  # at least the likeliest: there is nothing before it
+            return weights, tokens
+        before = weights.cumsum(0) - weights
+        kept = int((before < top_p * total).sum())  # at least the likeliest: there is nothing before it
         if kept < count or count == limit:
-            return probabilities[:kept], tokens[:kept]
+            return weights[:kept], tokens[:kept]
         count = min(limit, count * 8)
+
+
+def _place(weights: torch.Tensor, share: torch.Tensor) -> int:
+    """Where the running sum of the weights passes that share of all: first in which span of them, then there."""
+    spans = torch.nn.functional.pad(weights, (0, -len(weights) % _SPAN)).view(-1, _SPAN)
+    ends = spans.sum(-1, dtype=torch.float64).cumsum(0)
+    target = share * ends[-1]
+    span = _first_above(ends, target)
+    sums = spans[span].double().cumsum(0)
+    if span:
+        sums += ends[span - 1]
+    return span * _SPAN + _first_above(sums, target)
+
+
+def _first_above(sums: torch.Tensor, target: torch.Tensor) -> int:
+    """The first of rising sums above `target`; where rounding leaves none, the first that is as large as the last."""
+    place = int(torch.searchsorted(sums, target, right=True))
+    return place if place < len(sums) else int(torch.searchsorted(sums, sums[-1]))
 
 
 def _is_number(value: object) -> bool:

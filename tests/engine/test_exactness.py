@@ -107,13 +107,19 @@ def test_identical_prompts_at_once(tiny: LoadedModel, reference: Reference, cach
     check(reference, harness.runs.values())
 
 
+def share_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let rows attend together to whatever they share, however little it saves."""
+    for name, few in (("SAVED_TOKENS", 1), ("PREFIX_TOKENS", 1), ("MERGED_TOKENS", 0)):
+        monkeypatch.setattr(runner, name, few)
+
+
 @pytest.mark.parametrize("block_size", SIZES)
 @pytest.mark.parametrize("cache", ["hash", "radix"])
 def test_shared_pages_are_attended_to_together(
     tiny: LoadedModel, reference: Reference, monkeypatch: pytest.MonkeyPatch, cache: str, block_size: int
 ) -> None:
     """Wherever two rows of a step begin with the same page, prompts and decoding ones, however little it saves."""
-    monkeypatch.setattr(runner, "SAVED_TOKENS", 1)
+    share_always(monkeypatch)
     together: list[int] = []
 
     def watched(rows: Sequence[Row], size: int) -> list[tuple[list[int], int]]:
@@ -227,11 +233,32 @@ def one_page_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
             for indices, pages in shared_runs(rows, size)
         ]
 
-    monkeypatch.setattr(runner, "SAVED_TOKENS", 1)
+    share_always(monkeypatch)
     monkeypatch.setattr(runner, "shared_runs", wrong)
 
 
-FAULTS = (shifted_slot, shifted_position, cached_too_much, early_reuse, stale_table, freed_duplicate, one_page_too_many)
+def other_rows_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is given what the row before it attended to."""
+    made = ModelRunner._prefixes
+
+    def wrong(self: ModelRunner, *args: Any) -> Any:
+        prefixes, place = made(self, *args)
+        return prefixes, place.roll(1)
+
+    share_always(monkeypatch)
+    monkeypatch.setattr(ModelRunner, "_prefixes", wrong)
+
+
+FAULTS = (
+    shifted_slot,
+    shifted_position,
+    cached_too_much,
+    early_reuse,
+    stale_table,
+    freed_duplicate,
+    one_page_too_many,
+    other_rows_prefix,
+)
 
 
 def wrong_runs(tiny: LoadedModel, reference: Reference) -> int:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from radixkv.engine import runner
-from radixkv.engine.runner import Row, _best_runs, common_blocks, shared_runs
+from radixkv.engine.runner import Row, _best_runs, common_blocks, padded, shared_runs
 
 SIZE = 2
 
@@ -35,37 +35,48 @@ def shared(rows: list[Row], indices: tuple[int, ...]) -> int:
     return pages
 
 
-def most_saved(common: list[int], worth: int) -> int:
+def saved(common: list[int], costs: list[int], first: int, last: int) -> int:
+    """By a run: what all but one of its rows are spared, less what the rows cost."""
+    return (last - first) * min(common[first:last]) - sum(costs[first : last + 1])
+
+
+def most_saved(common: list[int], costs: list[int], worth: int) -> int:
     """By trying every first run."""
     return max(
         (
-            (last - first) * min(common[first:last]) + most_saved(common[last + 1 :], worth)
+            saved(common, costs, first, last) + most_saved(common[last + 1 :], costs[last + 1 :], worth)
             for first in range(len(common))
             for last in range(first + 1, len(common) + 1)
-            if (last - first) * min(common[first:last]) >= worth
+            if saved(common, costs, first, last) >= worth
         ),
         default=0,
     )
 
 
-@given(st.lists(st.integers(0, 9), max_size=7), st.integers(1, 12))
-@example([4, 2, 1], 1)
-@example([5, 3, 5], 6)
-def test_no_runs_save_more(common: list[int], worth: int) -> None:
+@given(
+    st.lists(st.integers(0, 9), max_size=7),
+    st.lists(st.integers(0, 4), min_size=8, max_size=8),
+    st.integers(1, 12),
+)
+@example([4, 2, 1], [0] * 8, 1)
+@example([5, 3, 5], [0] * 8, 6)
+def test_no_runs_save_more(common: list[int], costs: list[int], worth: int) -> None:
     """Against all runs of neighbours."""
-    runs = _best_runs(common, worth)
+    costs = costs[: len(common) + 1]
+    runs = _best_runs(common, costs, worth)
 
     assert all(last < first for (_, last), (first, _) in pairwise(runs))
-    saved = [(last - first) * min(common[first:last]) for first, last in runs]
-    assert all(pages >= worth for pages in saved)
-    assert most_saved(common, worth) == sum(saved)
+    each = [saved(common, costs, first, last) for first, last in runs]
+    assert all(tokens >= worth for tokens in each)
+    assert most_saved(common, costs, worth) == sum(each)
 
 
 @given(some_rows())
 def test_runs_share_their_pages(rows: list[Row]) -> None:
     """No row is in two, and no page is left out."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "SAVED_TOKENS", 1)
+        for name, few in (("SAVED_TOKENS", 1), ("PREFIX_TOKENS", 1), ("MERGED_TOKENS", 0)):
+            patch.setattr(runner, name, few)
         runs = shared_runs(rows, SIZE)
 
     indices = [i for run, _ in runs for i in run]
@@ -75,13 +86,43 @@ def test_runs_share_their_pages(rows: list[Row]) -> None:
 
 
 def test_runs_that_save_little_are_left_out() -> None:
-    """Two rows save as many tokens as they share, three twice as many."""
-    pages = runner.SAVED_TOKENS // 2 // SIZE
+    """Two rows save as many tokens as they share, three twice as many, less what merging costs."""
+    pages = runner.SAVED_TOKENS // SIZE
     row = Row([7], pages * SIZE, array("I", range(pages + 1)), wants_logits=False)
+    long = row._replace(tokens=[7] * (pages * SIZE // runner.MERGED_TOKENS))
 
     assert [] == shared_runs([row, row], SIZE)
     assert [([0, 1, 2], pages)] == shared_runs([row, row, row], SIZE)
+    assert [] == shared_runs([row, row, long], SIZE)
     assert [] == shared_runs([], SIZE)
+
+
+def test_a_prefix_that_saves_little_is_left_out() -> None:
+    """Another one that saves much does not take it along."""
+    much, little = runner.SAVED_TOKENS // SIZE, runner.PREFIX_TOKENS // SIZE
+    rows = [Row([7], much * SIZE, array("I", range(much + 1)), wants_logits=False)] * 3
+    others = [Row([7], little * SIZE, array("I", range(9000, 9001 + little)), wants_logits=False)] * 2
+
+    assert [([0, 1, 2], much)] == shared_runs([*rows, *others], SIZE)
+    assert [([0, 1, 2], much), ([3, 4, 5], little)] == shared_runs([*rows, *others, others[0]], SIZE)
+    assert [] == shared_runs([*others, others[0]], SIZE)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=12))
+def test_padding_at_most_doubles(sizes: list[tuple[int, int]]) -> None:
+    """Or adds 8 a request; nobody is left out, and no batch could have taken the next one along."""
+    sizes.sort()
+    batches = list(padded(sizes))
+
+    assert [i for first, stop in batches for i in range(first, stop)] == list(range(len(sizes)))
+    for first, stop in batches:
+        assert is_small(sizes[first:stop])
+        assert stop == len(sizes) or not is_small(sizes[first : stop + 1])
+
+
+def is_small(sizes: list[tuple[int, int]]) -> bool:
+    tokens, pages = max(tokens for tokens, _ in sizes), max(pages for _, pages in sizes)
+    return len(sizes) * tokens * pages <= 2 * sum(one * other for one, other in sizes) + 8 * len(sizes)
 
 
 def test_common_blocks() -> None:

@@ -5,11 +5,11 @@ builds no mask, since the interface knows no mask function for this attention. W
 attends to, comes along as a keyword argument of the forward call, which model code hands on to the attention.
 
 ```text
-tokens   | rows of one token or a few, in groups | chunk of a prompt | chunk of another | another run ...
+tokens   | rows that share pages: groups, chunks | the others: rows of a few tokens in groups | chunks of prompts
 write    every token's K and V to its slot, in every layer, before anything is read
 attend   a group: gathered pages, padded, one call    a chunk: its pages, a view where they lie in one piece
-merge    a run of rows that begin with the same pages attends to those once, all rows together, and each row to its
-         own pages apart; by the log-sum-exp of both the two results are the one of all pages
+merge    rows that begin with the same pages attend to those once, all such prefixes in one call, padded, and each row
+         to its own pages apart; by the log-sum-exp of both the two results are the one of all pages
 ```
 
 Attending to a shared prefix once is of Juravsky et al., "Hydragen: High-Throughput LLM Inference with Shared Prefixes"
@@ -29,6 +29,7 @@ from transformers import AttentionInterface
 
 from radixkv.engine.errors import UnsupportedModelError
 from radixkv.engine.kv_store import KVStore
+from radixkv.errors import InvariantError
 
 PAGED: Final = "radixkv_paged"
 """The name that the attention is registered under."""
@@ -77,21 +78,23 @@ class Attender(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pages:
-    """Where K and V of consecutive tokens are."""
+    """Where K and V of consecutive tokens are, of one request or of several, as many of each."""
 
     length: int
-    """Tokens."""
+    """Tokens of each."""
     first_slot: int | None
-    """Where the blocks lie in one piece, the first one's first slot: the pages are a view."""
+    """Where one request's blocks lie in one piece, the first one's first slot: the pages are a view."""
     blocks: torch.Tensor | None
-    """Otherwise their ids."""
+    """Otherwise their ids, `[requests, pages]`."""
 
     def of(self, paged: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-        """Out of a layer's K or V, by block and by slot: `[length, kv_heads, dim]`."""
+        """Out of a layer's K or V, by block and by slot: `[requests, length, kv_heads, dim]`."""
         if self.blocks is None:
             first = self.first_slot or 0
-            return flat[first : first + self.length]
-        return _gathered(paged, self.blocks).flatten(0, 1)[: self.length]
+            return flat[first : first + self.length].unsqueeze(0)
+        # as rows of one dimension, which is twice as fast; no copy makes requests of them
+        gathered = paged.flatten(1).index_select(0, self.blocks.view(-1))
+        return gathered.view(len(self.blocks), -1, *paged.shape[2:])[:, : self.length]
 
 
 @dataclass(slots=True, eq=False)
@@ -119,10 +122,10 @@ class Group:
     start: int
     stop: int
     """Their rows of the batch."""
-    blocks: torch.Tensor
-    """Block ids, `[requests, pages]`: every request's, filled up with its own first to the longest one's number."""
+    pages: Pages
+    """Every request's, filled up with its own first to the longest one's number."""
     mask: Mask
-    """`[requests, 1, tokens, pages * block_size]`."""
+    """`[requests, 1, tokens, length]`."""
     spread: torch.Tensor | None
     """Which of the group's rows is whose first, second, ... token, `[requests * tokens]`, filled up; None if each has
     one."""
@@ -144,16 +147,15 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """Rows next to each other, and what they attend to."""
+class Prefixes:
+    """Pages that several rows each begin with, attended to in one call for all of those rows, all padded alike."""
 
-    start: int
-    stop: int
-    prefix: Pages | None
-    """Pages that all of them begin with, if they are attended to together; groups and chunks are without them."""
-    groups: tuple[Group, ...]
-    chunks: tuple[Chunk, ...]
-    """Groups, then chunks, cover the run's rows in order."""
+    pages: Pages
+    """Those of every prefix."""
+    mask: Mask | None
+    """`[prefixes, 1, 1, length]`; None where all are as long."""
+    spread: torch.Tensor
+    """The rows of the batch that begin with the first prefix, the second, ..., `[prefixes * rows]`, filled up."""
 
 
 class _Attended(NamedTuple):
@@ -174,7 +176,7 @@ _Kernel: TypeAlias = Callable[..., _Attended]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PagedBatch:
-    """One forward pass: where its tokens go, and what they attend to. The runs cover all rows, in order."""
+    """One forward pass: where its tokens go, and what they attend to."""
 
     store: KVStore
     slots: torch.Tensor
@@ -182,15 +184,20 @@ class PagedBatch:
     begun: torch.Tensor
     """Slots to clear: the ends of the pages that the tokens begin. Whole pages are read, and what an earlier owner left
     there is masked, but a NaN or an infinity is not hidden by a mask."""
-    runs: tuple[Run, ...]
+    spans: tuple[Group | Chunk, ...]
+    """They cover all rows, in order."""
+    shared: int
+    """So many rows, the first ones, begin with pages that others begin with, too; their spans are without those."""
+    prefixes: tuple[Prefixes, ...]
+    """Those pages."""
+    place: torch.Tensor
+    """Where each of those rows is among what all `prefixes` spread, `[shared]`."""
 
     @property
     def decodes(self) -> bool:
         """Whether it computes one token of each request."""
         return all(
-            all(group.spread is None for group in run.groups)
-            and all(chunk.stop - chunk.start == 1 for chunk in run.chunks)
-            for run in self.runs
+            span.spread is None if isinstance(span, Group) else span.stop - span.start == 1 for span in self.spans
         )
 
     def attend(
@@ -203,20 +210,23 @@ class PagedBatch:
             flat_values.index_fill_(0, self.begun, 0)
         flat_keys.index_copy_(0, self.slots, key.transpose(0, 1))
         flat_values.index_copy_(0, self.slots, value.transpose(0, 1))
-        return _joined([out for run in self.runs for out in self._attend_run(run, layer, query, scaling)])
-
-    def _attend_run(self, run: Run, layer: int, query: torch.Tensor, scaling: float | None) -> list[torch.Tensor]:
-        """Results of the run's rows, in pieces."""
-        kernel = partial(_attention, scaling=scaling, weighed=run.prefix is not None)
-        parts = [self._attend_group(group, layer, query, kernel) for group in run.groups]
-        parts += [self._attend_chunk(chunk, layer, query, kernel) for chunk in run.chunks]
-        if run.prefix is None:
-            return [part.out for part in parts]
-        own = _joined([part.out for part in parts])
-        before = _attend_tokens(query[:, run.start : run.stop], *self._pages(run.prefix, layer), None, kernel)
-        share = torch.sigmoid(_weights([before]) - _weights(parts))
-        # in float32: what is left of a share near one would be lost to bfloat16
-        return [torch.lerp(own.float(), before.out.float(), share.float()).to(own.dtype)]
+        own: list[_Attended] = []  # of rows that attend to prefixes, too
+        parts: list[torch.Tensor] = []
+        for span in self.spans:
+            kernel = partial(_attention, scaling=scaling, weighed=span.start < self.shared)
+            if isinstance(span, Group):
+                found = self._attend_group(span, layer, query, kernel)
+            else:
+                found = self._attend_chunk(span, layer, query, kernel)
+            if span.start < self.shared:
+                own.append(found)
+            else:
+                parts.append(found.out)
+        if own:
+            kernel = partial(_attention, scaling=scaling, weighed=True)
+            before = _joined([self._attend_prefixes(some, layer, query, kernel) for some in self.prefixes])
+            parts.insert(0, _merged(before.each(lambda part: part.index_select(0, self.place)), _joined(own)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _pages(self, pages: Pages, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of a layer."""
@@ -227,78 +237,70 @@ class PagedBatch:
         )
 
     def _attend_group(self, group: Group, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
-        requests = len(group.blocks)
-        key, value = (
-            # [requests * pages, block_size, ...] is [requests, pages * block_size, ...], without a copy
-            _gathered(paged[layer], group.blocks.view(-1)).view(requests, -1, *paged[layer].shape[2:])
-            for paged in (self.store.keys, self.store.values)
-        )
-        rows = query[:, group.start : group.stop].transpose(0, 1)
+        rows = query[:, group.start : group.stop]
         if group.spread is not None:
-            rows = rows.index_select(0, group.spread)
-        heads, dim = rows.shape[1:]
-        kv_heads = key.shape[2]
-        shared = heads // kv_heads
-        # The heads that share a K/V head stand in the place of more query tokens: no K or V is repeated.
-        found = kernel(
-            rows.view(requests, -1, heads, dim).transpose(1, 2).reshape(requests, kv_heads, -1, dim),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            mask=group.mask.of(shared),
-        ).each(lambda part: part.reshape(requests, heads, -1, part.shape[-1]).transpose(1, 2).flatten(0, 1))
+            rows = rows.index_select(1, group.spread)
+        found = _attend_padded(rows, *self._pages(group.pages, layer), group.mask, kernel)
         real = group.real
         return found if real is None else found.each(lambda part: part.index_select(0, real))
+
+    def _attend_prefixes(self, some: Prefixes, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
+        rows = query.index_select(1, some.spread)
+        return _attend_padded(rows, *self._pages(some.pages, layer), some.mask, kernel)
 
     def _attend_chunk(self, chunk: Chunk, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
         key, value = self._pages(chunk.pages, layer)
         query = query[:, chunk.start : chunk.stop]
         heads, tokens, dim = query.shape
-        if tokens == 1:
-            return _attend_tokens(query, key, value, None, kernel)
-        shared = heads // key.shape[1]
-        if chunk.mask is not None and tokens <= FEW_TOKENS:
-            return _attend_tokens(query, key, value, chunk.mask.of(shared), kernel)
+        if tokens == 1 or (chunk.mask is not None and tokens <= FEW_TOKENS):
+            return _attend_padded(query, key, value, chunk.mask, kernel)
+        shared = heads // key.shape[2]
         # [kv_heads, shared, tokens, dim]: K and V of a head are seen by all that share it, through a stride of zero
         found = kernel(
             query.reshape(-1, shared, tokens, dim),
-            key.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
-            value.transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
+            key[0].transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
+            value[0].transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
             mask=None if chunk.mask is None else chunk.mask.tokens,
             causal=chunk.mask is None,
         )
         return found.each(lambda part: part.flatten(0, 1).transpose(0, 1))
 
 
-def _attend_tokens(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, kernel: _Kernel
+def _attend_padded(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Mask | None, kernel: _Kernel
 ) -> _Attended:
-    """Tokens that attend to the same pages: `[heads, tokens, dim]` over `[length, kv_heads, dim]`.
+    """Requests with as many tokens and pages each.
 
-    The heads that share a K/V head stand in the place of more query tokens, so that few tokens behind a long prefix
-    fill the kernel's rows; `mask` is `[shared * tokens, length]`.
+    `[heads, requests * tokens, dim]` attends to `[requests, length, kv_heads, dim]`; `mask` as of `Group` or `Chunk`.
+    The heads that share a K/V head stand in the place of more query tokens: no K or V is repeated, and few tokens
+    behind a long prefix fill the kernel's rows.
     """
-    heads, tokens, dim = query.shape
-    kv_heads = key.shape[1]
+    requests, _, kv_heads, _ = key.shape
+    heads, _, dim = query.shape
     found = kernel(
-        query.reshape(1, kv_heads, heads // kv_heads * tokens, dim),
-        key.transpose(0, 1).unsqueeze(0),
-        value.transpose(0, 1).unsqueeze(0),
-        mask=mask,
+        query.view(heads, requests, -1, dim).transpose(0, 1).reshape(requests, kv_heads, -1, dim),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        mask=None if mask is None else mask.of(heads // kv_heads),
     )
-    return found.each(lambda part: part.reshape(heads, tokens, -1).transpose(0, 1))
+    return found.each(lambda part: part.reshape(requests, heads, -1, part.shape[-1]).transpose(1, 2).flatten(0, 1))
 
 
-def _gathered(paged: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-    """These blocks of a layer's K or V, copied; as rows of one dimension, which is twice as fast."""
-    return paged.flatten(1).index_select(0, blocks).view(-1, *paged.shape[1:])
+def _joined(parts: list[_Attended]) -> _Attended:
+    if len(parts) == 1:
+        return parts[0]
+    return _Attended(
+        torch.cat([part.out for part in parts]), torch.cat([part.weight for part in parts if part.weight is not None])
+    )
 
 
-def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _weights(parts: list[_Attended]) -> torch.Tensor:
-    return _joined([part.weight for part in parts if part.weight is not None])
+def _merged(one: _Attended, other: _Attended) -> torch.Tensor:
+    """The result over all pages, of results with weights over some and over the others: `[tokens, heads, dim]`."""
+    if one.weight is None or other.weight is None:
+        raise InvariantError("results are merged by their weights, and one has none")
+    share = torch.sigmoid(one.weight - other.weight)
+    # in float32: what is left of a share near one would be lost to bfloat16
+    return torch.lerp(other.out.float(), one.out.float(), share.float()).to(other.out.dtype)
 
 
 def _attention(  # noqa: PLR0913  # as many as attention has

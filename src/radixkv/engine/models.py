@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +20,6 @@ from radixkv.engine.threads import apart
 
 DTYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 """What `dtype=` takes, besides "auto"."""
-
-_FEW_ROWS: Final = 128  # beyond them, the usual side is as fast
-_LARGE_WEIGHT: Final = 2**16  # numbers; below them, too
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,6 @@ def _adopt(model: Any, tokenizer: Any, name: str) -> LoadedModel:
     register_attention()
     model.eval().requires_grad_(False)
     layers = probe(model, name)
-    _hasten_linears(model)
     embeddings = model.get_input_embeddings().weight
     gc.collect()
     return LoadedModel(
@@ -141,26 +137,6 @@ def _adopt(model: Any, tokenizer: Any, name: str) -> LoadedModel:
         dtype=embeddings.dtype,
         device=embeddings.device,
     )
-
-
-def _hasten_linears(model: Any) -> None:
-    """On a CPU, multiply a few tokens from the other side, as weight times hidden states.
-
-    With the weight's rows as rows of the product and not as its columns, BLAS takes two thirds of the time for 2 to 64
-    tokens, and less and less is gained up to 128: decode batches, and the short ends of prompts behind a cached prefix.
-    """
-    for layer in model.modules():
-        if type(layer) is torch.nn.Linear and layer.bias is None:
-            weight = layer.weight
-            if weight.device.type == "cpu" and weight.numel() >= _LARGE_WEIGHT:
-                layer.forward = partial(_multiply, weight)
-
-
-def _multiply(weight: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    rows = hidden.flatten(0, -2)
-    if not 1 < len(rows) <= _FEW_ROWS:
-        return torch.nn.functional.linear(hidden, weight)
-    return (weight @ rows.T).T.contiguous().view(*hidden.shape[:-1], len(weight))
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import inspect
 from array import array
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
-from radixkv.engine.attention import FEW_TOKENS, Chunk, Group, Mask, PagedBatch, Pages, Run, merges
+from radixkv.engine.attention import FEW_TOKENS, Chunk, Group, Mask, PagedBatch, Pages, Prefixes, merges
 from radixkv.engine.kv_store import KVStore
 
 VIEW_TOKENS: Final = 128
 """A row behind at least as many tokens whose blocks lie in one piece is attended to by itself: a call of its own costs
 less than gathering its pages."""
 
-SAVED_TOKENS: Final = 2048
-"""Rows attend to the pages that they share together if that reads so many tokens' K and V less: below, merging costs
-more than it saves."""
+SAVED_TOKENS: Final = 1536
+"""Rows attend to the pages that they share together if that reads so many tokens' K and V less, over all prefixes:
+below, one more call and the merging cost more than it saves."""
+MERGED_TOKENS: Final = 8
+"""Merging the results of one token costs as much as reading so many tokens' K and V."""
+PREFIX_TOKENS: Final = 256
+"""What a prefix is to save besides: it is one more to pad."""
 
 _HIDDEN, _SEEN = np.float32(-np.inf), np.float32(0)
 
@@ -36,19 +40,6 @@ class Row(NamedTuple):
     """The request's block ids, enough for all tokens; read during the call only."""
     wants_logits: bool
     """Whether the logits after its last token are wanted."""
-
-
-class _Part(NamedTuple):
-    """Rows that are computed next to each other."""
-
-    indices: list[int]
-    """Which of the rows, in their order."""
-    pages: int
-    """How many pages they begin with and attend to together."""
-    own: list[Row]
-    """The rows behind those pages."""
-    kinds: list[tuple[int, int, int]]
-    """Of `own`: see `ModelRunner._kind`."""
 
 
 class ModelRunner:
@@ -77,14 +68,23 @@ class ModelRunner:
         Returns:
             `[wanting rows, vocabulary]`, in the order of `rows`, float32, on the model's device.
         """
-        plan = self._plan(rows)
-        order = [i for part in plan for i in part.indices]
+        shared = shared_runs(rows, self.store.block_size) if self._merges and len(rows) > 1 else []
+        own = list(rows)
+        for indices, pages in shared:
+            for i in indices:
+                own[i] = self._behind(rows[i], pages)
+        sharing = {i for indices, _ in shared for i in indices}
+        kinds = [self._kind(row) for row in own]
+        order = sorted(range(len(rows)), key=lambda i: (i not in sharing, kinds[i]))
         ordered = [rows[i] for i in order]
-        ends = np.cumsum([len(row.tokens) for row in ordered])
+        ends = dict(zip(order, accumulate(len(row.tokens) for row in ordered), strict=True))
+        border = max((ends[i] for i in sharing), default=0)  # between those that share pages and the others
+        spans = self._spans([(own[i], kinds[i]) for i in order[: len(sharing)]], 0)
+        spans += self._spans([(own[i], kinds[i]) for i in order[len(sharing) :]], border)
         tokens, positions, slots = self._flatten(ordered)
-        batch = PagedBatch(self.store, slots, self._begun(ordered), self._runs(ordered, plan))
-        place = dict(zip(order, (ends - 1).tolist(), strict=True))
-        wanted = self._tensor([place[i] for i, row in enumerate(rows) if row.wants_logits])
+        prefixes, place = self._prefixes(rows, shared, ends)
+        batch = PagedBatch(self.store, slots, self._begun(ordered), tuple(spans), border, prefixes, place)
+        wanted = self._tensor([ends[i] - 1 for i, row in enumerate(rows) if row.wants_logits])
         arguments: dict[str, Any] = {"logits_to_keep": wanted} if self._selects else {}
         logits: torch.Tensor = self.model(
             input_ids=tokens.unsqueeze(0),
@@ -95,38 +95,17 @@ class ModelRunner:
         ).logits[0]
         return (logits if self._selects else logits.index_select(0, wanted)).float()
 
-    def _plan(self, rows: Sequence[Row]) -> list[_Part]:
-        """In which order rows are computed, and what they attend to together."""
-        shared = shared_runs(rows, self.store.block_size) if self._merges and len(rows) > 1 else []
-        rest = set(range(len(rows))).difference(*(indices for indices, _ in shared))
-        parts = []
-        for indices, pages in [*shared, (sorted(rest), 0)] if rest else shared:
-            own = {i: self._behind(rows[i], pages) for i in indices}
-            kinds = {i: self._kind(row) for i, row in own.items()}
-            order = sorted(indices, key=kinds.__getitem__)
-            parts.append(_Part(order, pages, [own[i] for i in order], [kinds[i] for i in order]))
-        return parts
-
     def _behind(self, row: Row, pages: int) -> Row:
         """The row as it is to what it attends to apart: behind its first pages."""
-        if not pages:
-            return row
         return row._replace(start=row.start - pages * self.store.block_size, blocks=row.blocks[pages:])
-
-    def _runs(self, ordered: Sequence[Row], plan: Sequence[_Part]) -> tuple[Run, ...]:
-        runs, start, first = [], 0, 0
-        for part in plan:
-            stop = start + sum(len(row.tokens) for row in part.own)
-            prefix = self._pages(ordered[first].blocks, part.pages * self.store.block_size) if part.pages else None
-            runs.append(Run(start, stop, prefix, *self._spans(part, start)))
-            start, first = stop, first + len(part.own)
-        return tuple(runs)
 
     def _kind(self, row: Row) -> tuple[int, int, int]:
         """Where a row goes: in groups by tokens and pages, then those that are attended to by themselves."""
         tokens = len(row.tokens)
         pages = -(-(row.start + tokens) // self.store.block_size)
-        if tokens > FEW_TOKENS or (row.start >= VIEW_TOKENS and in_one_piece(row.blocks, pages)):
+        if tokens > FEW_TOKENS or (
+            row.start >= VIEW_TOKENS and in_one_piece(np.frombuffer(row.blocks, np.uint32)[:pages].astype(np.int64))
+        ):
             return (1, 0, 0)
         return (0, tokens, pages)
 
@@ -152,26 +131,50 @@ class ModelRunner:
                 rests.append(row.blocks[page] * size + np.arange((end - 1) % size + 1, size))
         return self._tensor(np.concatenate(rests) if rests else np.empty(0, np.int64))
 
-    def _spans(self, part: _Part, start: int) -> tuple[tuple[Group, ...], tuple[Chunk, ...]]:
-        """What the rows of a part are attended to with: in groups as long as padding at most doubles what there is."""
-        groups: list[Group] = []
-        chunks: list[Chunk] = []
-        rows, kinds = part.own, part.kinds
-        first = 0
-        while first < len(rows) and kinds[first][0] == 0:
-            stop, area, longest = first, 0, 0
-            while stop < len(rows) and kinds[stop][0] == 0:
-                _, tokens, pages = kinds[stop]  # no row before has more tokens
-                more, most = area + tokens * pages, max(longest, pages)
-                if (stop + 1 - first) * tokens * most > 2 * more + 8 * (stop + 1 - first):
-                    break
-                stop, area, longest = stop + 1, more, most
-            groups.append(self._group(rows[first:stop], start))
-            start, first = groups[-1].stop, stop
-        for row in rows[first:]:
-            chunks.append(self._chunk(row, start))
-            start = chunks[-1].stop
-        return tuple(groups), tuple(chunks)
+    def _spans(self, rows: Sequence[tuple[Row, tuple[int, int, int]]], start: int) -> list[Group | Chunk]:
+        """What rows in the order of their kinds are attended to with."""
+        spans: list[Group | Chunk] = []
+        few = [(tokens, pages) for _, (alone, tokens, pages) in rows if not alone]
+        for first, stop in padded(few):
+            spans.append(self._group([row for row, _ in rows[first:stop]], start))
+            start = spans[-1].stop
+        for row, _ in rows[len(few) :]:
+            spans.append(self._chunk(row, start))
+            start = spans[-1].stop
+        return spans
+
+    def _prefixes(
+        self, rows: Sequence[Row], shared: Sequence[tuple[list[int], int]], ends: Mapping[int, int]
+    ) -> tuple[tuple[Prefixes, ...], torch.Tensor]:
+        """What rows attend to together, and where each one's tokens are in that: in the order of the batch."""
+        size = self.store.block_size
+        counted = [(sum(len(rows[i].tokens) for i in indices), pages, indices) for indices, pages in shared]
+        counted.sort(key=lambda each: each[:2])
+        prefixes: list[Prefixes] = []
+        places: dict[int, int] = {}
+        spread_before = 0
+        for first, stop in padded([(tokens, pages) for tokens, pages, _ in counted]):
+            some = counted[first:stop]
+            width, longest = some[-1][0], max(pages for _, pages, _ in some)
+            spread = np.empty((len(some), width), np.int64)
+            blocks = np.empty((len(some), longest), np.int64)
+            for number, (tokens, pages, indices) in enumerate(some):
+                places_of = np.concatenate([np.arange(ends[i] - len(rows[i].tokens), ends[i]) for i in indices])
+                spread[number, :tokens] = places_of
+                spread[number, tokens:] = places_of[-1]
+                own = np.frombuffer(rows[indices[0]].blocks, np.uint32)[:pages]
+                blocks[number, :pages] = own
+                blocks[number, pages:] = own[0]
+                begun = spread_before + number * width
+                places.update(zip(places_of.tolist(), range(begun, begun + tokens), strict=True))
+            spread_before += spread.size
+            lengths = np.array([pages * size for _, pages, _ in some])
+            mask = None
+            if int(lengths.min()) < longest * size:
+                hidden = np.arange(longest * size) >= lengths[:, None]
+                mask = self._mask(np.where(hidden, _HIDDEN, _SEEN)[:, None, None])
+            prefixes.append(Prefixes(self._gathered(blocks, longest * size), mask, self._tensor(spread.reshape(-1))))
+        return tuple(prefixes), self._tensor([places[i] for i in range(len(places))])
 
     def _group(self, rows: Sequence[Row], start: int) -> Group:
         size = self.store.block_size
@@ -193,7 +196,7 @@ class ModelRunner:
             spread = self._tensor((befores[:, None] + np.minimum(tokens, counts[:, None] - 1)).reshape(-1))
             real = self._tensor(np.flatnonzero(tokens < counts[:, None]))
         stop = start + int(counts.sum())
-        return Group(start, stop, self._tensor(blocks), self._mask(mask), spread, real)
+        return Group(start, stop, self._gathered(blocks, pages * size), self._mask(mask), spread, real)
 
     def _chunk(self, row: Row, start: int) -> Chunk:
         tokens = len(row.tokens)
@@ -205,11 +208,14 @@ class ModelRunner:
 
     def _pages(self, blocks: array[int], length: int) -> Pages:
         """Of the first `length` tokens of a request."""
-        size = self.store.block_size
-        pages = -(-length // size)
-        if in_one_piece(blocks, pages):
-            return Pages(length, blocks[0] * size, None)
-        return Pages(length, None, self._tensor(np.frombuffer(blocks, np.uint32)[:pages].astype(np.int64)))
+        pages = -(-length // self.store.block_size)
+        return self._gathered(np.frombuffer(blocks, np.uint32)[None, :pages].astype(np.int64), length)
+
+    def _gathered(self, blocks: Any, length: int) -> Pages:
+        """Of the first `length` tokens of requests with these blocks, `[requests, pages]`."""
+        if len(blocks) == 1 and in_one_piece(blocks[0]):
+            return Pages(length, int(blocks[0, 0]) * self.store.block_size, None)
+        return Pages(length, None, self._tensor(blocks))
 
     def _mask(self, mask: Any) -> Mask:
         return Mask(self._tensor(mask).to(self._dtype))
@@ -220,47 +226,70 @@ class ModelRunner:
         return torch.from_numpy(values).to(self._device, non_blocking=True)
 
 
-def in_one_piece(blocks: array[int], pages: int) -> bool:
-    """Whether the first `pages` blocks have consecutive ids. O(pages)."""
-    if blocks[pages - 1] - blocks[0] != pages - 1:
+def in_one_piece(blocks: Any) -> bool:
+    """Whether these blocks, one or more, have consecutive ids. O(blocks)."""
+    if int(blocks[-1]) - int(blocks[0]) != len(blocks) - 1:
         return False
-    return pages < 3 or bool((np.diff(np.frombuffer(blocks, np.uint32)[:pages]) == 1).all())
+    return len(blocks) < 3 or bool((np.diff(blocks) == 1).all())
+
+
+def padded(sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """First and last but one of those that are computed together, of (tokens, pages) each, in rising order.
+
+    As many as there are as long as padding at most doubles what they compute.
+    """
+    first = 0
+    while first < len(sizes):
+        stop, area, longest = first, 0, 0
+        while stop < len(sizes):
+            tokens, pages = sizes[stop]  # none before has more tokens
+            more, most, count = area + tokens * pages, max(longest, pages), stop + 1 - first
+            if count * tokens * most > 2 * more + 8 * count:
+                break
+            stop, area, longest = stop + 1, more, most
+        yield first, stop
+        first = stop
 
 
 def shared_runs(rows: Sequence[Row], block_size: int) -> list[tuple[list[int], int]]:
-    """Rows that begin with the same blocks, all of them before any new token, and how many: what saves most pages.
+    """Rows that begin with the same blocks, all of them before any new token, and how many: what saves most.
 
     Of the rows in the order of their block ids, neighbours share most: no other runs of neighbours that save
-    `SAVED_TOKENS` each save more. O(rows x (rows + pages x log rows)).
+    `PREFIX_TOKENS` each save more. None if all together save less than `SAVED_TOKENS`. O(rows x (rows + pages x log
+    rows)).
     """
     before = {i: row.blocks[: row.start // block_size] for i, row in enumerate(rows) if row.start >= block_size}
     order = sorted(before, key=before.__getitem__)
-    common = [common_blocks(before[one], before[other]) for one, other in pairwise(order)]
-    runs = []
-    for first, last in _best_runs(common, -(-SAVED_TOKENS // block_size)):
-        runs.append((order[first : last + 1], min(common[first:last])))
-    return runs
+    common = [common_blocks(before[one], before[other]) * block_size for one, other in pairwise(order)]
+    costs = [len(rows[i].tokens) * MERGED_TOKENS for i in order]
+    runs = _best_runs(common, costs, PREFIX_TOKENS)
+    saved = sum((last - first) * min(common[first:last]) - sum(costs[first : last + 1]) for first, last in runs)
+    if saved < SAVED_TOKENS:
+        return []
+    return [(order[first : last + 1], min(common[first:last]) // block_size) for first, last in runs]
 
 
-def _best_runs(common: Sequence[int], worth: int) -> list[tuple[int, int]]:
-    """First and last rows of the runs that save most, each `worth` pages or more, where neighbours share so many.
+def _best_runs(common: Sequence[int], costs: Sequence[int], worth: int) -> list[tuple[int, int]]:
+    """First and last rows of the runs that save most, each `worth` tokens or more.
 
-    O(rows^2).
+    Rows next to each other share `common` tokens; of a run's, all but one are spared what all of it share, and each
+    costs its `costs`. O(rows^2).
     """
     best: list[tuple[int, tuple[int, int] | None]] = [(0, None)]  # up to each row: saved, and the run that ends there
-    for last in range(1, len(common) + 1):
+    for last in range(1, len(costs)):
         saved, run = best[-1][0], None
-        least = common[last - 1]
+        least, cost = common[last - 1], costs[last]
         for first in range(last - 1, -1, -1):
             least = min(least, common[first])
             if not least:
                 break
-            together = (last - first) * least
+            cost += costs[first]
+            together = (last - first) * least - cost
             before = best[first - 1][0] if first else 0
             if together >= worth and before + together > saved:
                 saved, run = before + together, (first, last)
         best.append((saved, run))
-    runs, last = [], len(common)
+    runs, last = [], len(costs) - 1
     while last > 0:
         run = best[last][1]
         if run:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,16 +11,14 @@ from math import ceil
 from typing import Any, Final
 
 from radixkv.bench.best import Served, best_hit_tokens
-from radixkv.bench.rates import Rates
+from radixkv.bench.rates import Gauge
 from radixkv.bench.workloads import Workload
 from radixkv.engine import Engine, EngineConfig, LoadedModel, Output, SamplingParams, Timings
 from radixkv.engine.attention import PagedBatch
 from radixkv.errors import RadixKVError
 
-Clock = Callable[[], float]
-
-MAX_RUNNING: Final = 64
-"""Requests that run at once, twice the engine's default: their short ends make full steps together."""
+MAX_RUNNING: Final = 256
+"""Requests that run at once, many more than the engine's default: their short ends make full steps together."""
 
 
 class BenchError(RadixKVError):
@@ -71,10 +68,14 @@ class Measured:
     """The most that any order and any cache of this block size could have found."""
     first_token_seconds: tuple[float, ...]
     """From submission to the first token, a number a request, in order of submission."""
+    pace: float
+    """Seconds of a full step right before and after the run."""
     decode_seconds: float
     """In steps that computed one token a request: no prompts."""
+    sample_seconds: float
+    """Of choosing tokens in the other steps."""
     prefill_work: float
-    """Seconds that the tokens of the other steps would take in full steps (`Rates.work`)."""
+    """Seconds that the tokens of those steps would take in full steps (`Rates.work`)."""
     prefill_floor: float
     """Seconds that those steps would take, each alone (`Rates.one_step`)."""
     cache_seconds: float
@@ -104,8 +105,8 @@ class Measured:
 
     @property
     def prefill_seconds(self) -> float:
-        """All time but that of `decode_seconds`."""
-        return self.seconds - self.decode_seconds
+        """All time but that of `decode_seconds` and `sample_seconds`."""
+        return self.seconds - self.decode_seconds - self.sample_seconds
 
     @property
     def cache_share(self) -> float:
@@ -120,24 +121,25 @@ class Measured:
     def of_bound(self, uncached: Measured) -> float:
         """Prefill speed over what the saved work allows: 1 if prefill took as much less time as it had less to do.
 
-        `uncached` is the same workload without a cache, in the same process.
+        `uncached` is the same workload without a cache, in the same process. Each run's time counts in full steps as
+        they were then.
         """
-        bound = uncached.prefill_seconds * self.prefill_work / uncached.prefill_work
-        return bound / self.prefill_seconds
+        return self._speedup(uncached) * self.prefill_work / uncached.prefill_work
 
     def of_floor(self, uncached: Measured) -> float:
         """The same, if a step that computes little takes its time, too: it reads all weights like any other."""
-        floor = uncached.prefill_seconds * self.prefill_floor / uncached.prefill_floor
-        return floor / self.prefill_seconds
+        return self._speedup(uncached) * self.prefill_floor / uncached.prefill_floor
+
+    def _speedup(self, uncached: Measured) -> float:
+        return (uncached.prefill_seconds / uncached.pace) / (self.prefill_seconds / self.pace)
 
 
-def measure(  # noqa: PLR0913  # what is measured, and how
+def measure(
     model: LoadedModel,
     workload: Workload,
     setup: Setup,
-    rates: Rates,
+    gauge: Gauge,
     *,
-    clock: Clock = time.monotonic,
     on_end: Callable[[], None] = lambda: None,
 ) -> Measured:
     """Run a workload through an engine of its own.
@@ -146,8 +148,7 @@ def measure(  # noqa: PLR0913  # what is measured, and how
         model: nobody else may use it meanwhile.
         workload: what to run.
         setup: of the engine.
-        rates: what the work of its steps is counted at.
-        clock: seconds.
+        gauge: what it is measured with.
         on_end: called at each request's end, in the engine's thread.
 
     Raises:
@@ -162,8 +163,9 @@ def measure(  # noqa: PLR0913  # what is measured, and how
         max_running=MAX_RUNNING,
         max_waiting=len(workload.calls),
     )
-    engine = Engine(model, config, clock=clock)
-    steps = _StepWatch(rates, clock)
+    pace = gauge.pace()
+    engine = Engine(model, config, clock=gauge.clock)
+    steps = _StepWatch(gauge)
     drive = _Drive(engine, workload, on_end)
     hook = model.model.register_forward_pre_hook(steps, with_kwargs=True)
     engine.start()
@@ -172,6 +174,7 @@ def measure(  # noqa: PLR0913  # what is measured, and how
     finally:
         engine.shutdown()
         hook.remove()
+    pace = (pace + gauge.pace()) / 2
     snapshot = engine.snapshot()
     timings = [ended.timings for ended in drive.ended]
     began, ended = min(timing.submitted for timing in timings), max(_known(timing.finished) for timing in timings)
@@ -185,7 +188,9 @@ def measure(  # noqa: PLR0913  # what is measured, and how
         hit_tokens=sum(output.cached_tokens for output in drive.ended),
         best_hit_tokens=best_hit_tokens(drive.served, setup.block_size),
         first_token_seconds=tuple(_known(timing.first_token) - timing.submitted for timing in timings),
+        pace=pace,
         decode_seconds=steps.decode_seconds(ended),
+        sample_seconds=snapshot.sample_seconds * steps.prefill_outputs,
         prefill_work=steps.prefill_work,
         prefill_floor=steps.prefill_floor,
         cache_seconds=snapshot.cache_seconds,
@@ -269,6 +274,7 @@ class _Step:
     began: float
     decodes: bool
     """It computes one token a request."""
+    outputs: int
     work: float
     floor: float
 
@@ -279,17 +285,18 @@ class _StepWatch:
     A step's time ends where the next one begins, so nothing is left out.
     """
 
-    def __init__(self, rates: Rates, clock: Clock) -> None:
-        self._rates = rates
-        self._clock = clock
+    def __init__(self, gauge: Gauge) -> None:
+        self._rates = gauge.rates
+        self._clock = gauge.clock
         self._steps: list[_Step] = []
 
     def __call__(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         batch: PagedBatch = kwargs["radixkv_batch"]
         positions = kwargs["position_ids"]
         pairs = int(positions.sum()) + positions.numel()
-        amount = positions.numel(), pairs
-        step = _Step(self._clock(), batch.decodes, self._rates.work(*amount), self._rates.one_step(*amount))
+        outputs = len(kwargs.get("logits_to_keep", ()))
+        amount = positions.numel(), pairs, outputs
+        step = _Step(self._clock(), batch.decodes, outputs, self._rates.work(*amount), self._rates.one_step(*amount))
         self._steps.append(step)
 
     @property
@@ -301,6 +308,12 @@ class _StepWatch:
     def prefill_floor(self) -> float:
         """Of the same steps."""
         return sum(step.floor for step in self._steps if not step.decodes)
+
+    @property
+    def prefill_outputs(self) -> float:
+        """The share of all outputs that these steps have."""
+        outputs = sum(step.outputs for step in self._steps)
+        return sum(step.outputs for step in self._steps if not step.decodes) / max(outputs, 1)
 
     def decode_seconds(self, end: float) -> float:
         """Of the other steps, if the last one ended then."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from array import array
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
 
 from radixkv.engine import EngineConfig, LoadedModel
 from radixkv.engine.kv_store import KVStore
@@ -17,6 +18,11 @@ STEP_TOKENS: Final = EngineConfig().token_budget
 FEW: Final = 8
 """Tokens of a step whose cost is nearly all its own."""
 REPEATS: Final = 5
+OUTPUTS: Final = 64
+"""Rows of logits that are timed together."""
+
+Clock: TypeAlias = Callable[[], float]
+"""Seconds."""
 
 
 class Rates(NamedTuple):
@@ -25,38 +31,62 @@ class Rates(NamedTuple):
     step: float
     """A step, whatever it computes: all weights are read once."""
     token: float
-    """A token more in a step, but for what it attends to."""
+    """A token more in a step, but for what it attends to and for its logits."""
     pair: float
     """A token and one that it attends to, itself included, in all layers."""
+    logits: float
+    """The logits of a token."""
 
-    def work(self, tokens: int, pairs: int) -> float:
+    def work(self, tokens: int, pairs: int, logits: int) -> float:
         """What tokens take in full steps, the steps' own cost shared by all."""
-        return tokens * (self.token + self.step / STEP_TOKENS) + pairs * self.pair
+        return tokens * (self.token + self.step / STEP_TOKENS) + pairs * self.pair + logits * self.logits
 
-    def one_step(self, tokens: int, pairs: int) -> float:
+    def one_step(self, tokens: int, pairs: int, logits: int) -> float:
         """What a step of so many tokens takes."""
-        return self.step + tokens * self.token + pairs * self.pair
+        return self.step + tokens * self.token + pairs * self.pair + logits * self.logits
 
 
-def measure_rates(model: LoadedModel, clock: Callable[[], float]) -> Rates:
-    """Time steps of 8 tokens, full ones, and full ones behind twice as many; medians, in a thread of their own."""
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """What runs are measured with."""
+
+    clock: Clock
+    rates: Rates
+    """What the work of their steps is counted at."""
+    pace: Callable[[], float]
+    """Seconds of a full step right now: a machine that others use, too, is not always as fast."""
+
+
+def make_gauge(model: LoadedModel, clock: Clock) -> Gauge:
+    """Measure the rates: medians of steps of 8 tokens, full ones, full ones behind twice as many, and rows of logits.
+
+    Everything is computed in threads that end; nobody else may use the model meanwhile.
+    """
     tokens = min(STEP_TOKENS, model.max_context // 3)
-    blocks = array("I", range(3 * tokens))
+    blocks = array("I", range(3 * tokens + OUTPUTS))
+    runner = ModelRunner(model.model, KVStore(model.layers, len(blocks), 1, model.dtype, model.device))
 
-    def seconds(runner: ModelRunner, count: int, behind: int) -> float:
+    def seconds(rows: list[Row], repeats: int = REPEATS) -> float:
         took = []
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             began = clock()
-            runner.forward([Row([0] * count, behind, blocks, wants_logits=True)])
+            runner.forward(rows)
             took.append(clock() - began)
         return statistics.median(took)
 
+    def prompt(count: int, behind: int) -> list[Row]:
+        return [Row([0] * count, behind, blocks, wants_logits=True)]
+
+    def outputs(wanted: int) -> list[Row]:
+        return [Row([0], 0, blocks[i:], wants_logits=i < wanted) for i in range(OUTPUTS)]
+
     def rates() -> Rates:
-        runner = ModelRunner(model.model, KVStore(model.layers, len(blocks), 1, model.dtype, model.device))
-        seconds(runner, tokens, 0)  # warm
-        few, full, long = seconds(runner, FEW, 0), seconds(runner, tokens, 0), seconds(runner, tokens, 2 * tokens)
+        seconds(prompt(tokens, 0))  # warm
+        few, full, long = seconds(prompt(FEW, 0)), seconds(prompt(tokens, 0)), seconds(prompt(tokens, 2 * tokens))
+        one, many = seconds(outputs(1)), seconds(outputs(OUTPUTS))
         pair = max(long - full, 0.0) / (2 * tokens * tokens)
         token = max(full - tokens * (tokens + 1) // 2 * pair - few, 0.0) / max(tokens - FEW, 1)
-        return Rates(step=max(few - FEW * token, 0.0), token=token, pair=pair)
+        logits = max(many - one, 0.0) / (OUTPUTS - 1)
+        return Rates(step=max(few - FEW * token, 0.0), token=token, pair=pair, logits=logits)
 
-    return apart(rates)
+    return Gauge(clock, apart(rates), lambda: apart(lambda: seconds(prompt(tokens, 0), repeats=2)))

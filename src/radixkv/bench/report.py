@@ -42,6 +42,9 @@ def show_rest(result: Result) -> None:
             table.add_row(*_peer_cells(peer))
         console.print(table)
     about = f"{result.model} in {result.dtype}, {result.threads} threads, seconds of the {result.clock} clock"
+    if result.runs:
+        paces = sorted(run.pace for run in result.runs)
+        about += f"; a full step took {paces[0] * 1000:,.0f} to {paces[-1] * 1000:,.0f} ms, from run to run"
     for line in (about, *([result.left_out] if result.left_out else ()), *_verdict_lines(result.runs)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -11,9 +11,9 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from radixkv.bench.measure import NONE, SETUPS, Clock, Measured, Setup, measure
+from radixkv.bench.measure import NONE, SETUPS, Measured, Setup, measure
 from radixkv.bench.peer import CHATS, ChatReuse, PeerError, as_text, first_chats, llama_cpp
-from radixkv.bench.rates import Rates, measure_rates
+from radixkv.bench.rates import Clock, Gauge, make_gauge
 from radixkv.bench.workloads import WORKLOADS, Call, Scale, Workload, make
 from radixkv.engine import DEFAULT_MODEL, LoadedModel, load_model
 from radixkv.engine.default_model import default_model_gguf
@@ -76,11 +76,11 @@ def run(  # noqa: PLR0913  # one a choice of the user's
 
     workloads = [make(name, encode, FULL if full else Scale()) for name in only or WORKLOADS]
     clock: Clock = time.process_time if processor_time else time.monotonic
-    rates = measure_rates(model, clock)
-    measure(model, Workload("warm-up", "", (Call(workloads[0].calls[0].tokens, 2),)), NONE, rates)
+    gauge = make_gauge(model, clock)
+    measure(model, Workload("warm-up", "", (Call(workloads[0].calls[0].tokens, 2),)), NONE, gauge)
     runs: list[Measured] = []
     for workload in workloads:
-        of_workload = _measure_all(model, workload, rates, clock)
+        of_workload = _measure_all(model, workload, gauge)
         runs += of_workload
         on_workload(workload, of_workload)
     peers: list[ChatReuse] = []
@@ -88,7 +88,7 @@ def run(  # noqa: PLR0913  # one a choice of the user's
     chats = next((workload for workload in workloads if workload.name == "multi-turn"), None)
     if peer and chats:
         try:
-            peers = _hold_chats(model, first_chats(chats, CHATS), rates, clock)
+            peers = _hold_chats(model, first_chats(chats, CHATS), gauge)
         except PeerError as error:
             left_out = str(error)
     return Result(
@@ -103,7 +103,7 @@ def run(  # noqa: PLR0913  # one a choice of the user's
     )
 
 
-def _measure_all(model: LoadedModel, workload: Workload, rates: Rates, clock: Clock) -> list[Measured]:
+def _measure_all(model: LoadedModel, workload: Workload, gauge: Gauge) -> list[Measured]:
     """A workload with every setup, one after the other."""
     setups = setups_for(workload)
     runs = []
@@ -111,7 +111,7 @@ def _measure_all(model: LoadedModel, workload: Workload, rates: Rates, clock: Cl
         task = progress.add_task(workload.name, total=len(setups) * len(workload.calls))
         for setup in setups:
             progress.update(task, description=f"{workload.name}, {setup} {setup.order}")
-            runs.append(measure(model, workload, setup, rates, clock=clock, on_end=lambda: progress.advance(task)))
+            runs.append(measure(model, workload, setup, gauge, on_end=lambda: progress.advance(task)))
     return runs
 
 
@@ -120,7 +120,7 @@ def setups_for(workload: Workload) -> tuple[Setup, ...]:
     return (*SETUPS, TIGHT) if workload.name == "shuffled-groups" else SETUPS
 
 
-def _hold_chats(model: LoadedModel, chats: Workload, rates: Rates, clock: Clock) -> list[ChatReuse]:
+def _hold_chats(model: LoadedModel, chats: Workload, gauge: Gauge) -> list[ChatReuse]:
     """The same chats with llama.cpp and with ours, each with and without what it caches."""
     if model.name != DEFAULT_MODEL:
         raise PeerError(f"llama.cpp is left out: it has no file of {model.name}")
@@ -130,10 +130,10 @@ def _hold_chats(model: LoadedModel, chats: Workload, rates: Rates, clock: Clock)
             default_model_gguf(),
             as_text(chats, model.decode),
             threads=torch.get_num_threads(),
-            processor_time=clock is time.process_time,
+            processor_time=gauge.clock is time.process_time,
         )
-        uncached = measure(model, chats, NONE, rates, clock=clock)
-        run = measure(model, chats, Setup("radix", 16, "lpm"), rates, clock=clock)
+        uncached = measure(model, chats, NONE, gauge)
+        run = measure(model, chats, Setup("radix", 16, "lpm"), gauge)
     ours = ChatReuse(
         server=f"radixkv, {run.setup} {run.setup.order}",
         slots="-",

@@ -210,21 +210,22 @@ class PagedBatch:
             flat_values.index_fill_(0, self.begun, 0)
         flat_keys.index_copy_(0, self.slots, key.transpose(0, 1))
         flat_values.index_copy_(0, self.slots, value.transpose(0, 1))
+        rows = query.transpose(0, 1)  # as model code has them in memory
         own: list[_Attended] = []  # of rows that attend to prefixes, too
         parts: list[torch.Tensor] = []
         for span in self.spans:
             kernel = partial(_attention, scaling=scaling, weighed=span.start < self.shared)
             if isinstance(span, Group):
-                found = self._attend_group(span, layer, query, kernel)
+                found = self._attend_group(span, layer, rows, kernel)
             else:
-                found = self._attend_chunk(span, layer, query, kernel)
+                found = self._attend_chunk(span, layer, rows, kernel)
             if span.start < self.shared:
                 own.append(found)
             else:
                 parts.append(found.out)
         if own:
             kernel = partial(_attention, scaling=scaling, weighed=True)
-            before = _joined([self._attend_prefixes(some, layer, query, kernel) for some in self.prefixes])
+            before = _joined([self._attend_prefixes(some, layer, rows, kernel) for some in self.prefixes])
             parts.insert(0, _merged(before.each(lambda part: part.index_select(0, self.place)), _joined(own)))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -236,28 +237,27 @@ class PagedBatch:
             pages.of(store.values[layer], store.flat_values[layer]),
         )
 
-    def _attend_group(self, group: Group, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
-        rows = query[:, group.start : group.stop]
+    def _attend_group(self, group: Group, layer: int, rows: torch.Tensor, kernel: _Kernel) -> _Attended:
+        rows = rows[group.start : group.stop]
         if group.spread is not None:
-            rows = rows.index_select(1, group.spread)
+            rows = rows.index_select(0, group.spread)
         found = _attend_padded(rows, *self._pages(group.pages, layer), group.mask, kernel)
         real = group.real
         return found if real is None else found.each(lambda part: part.index_select(0, real))
 
-    def _attend_prefixes(self, some: Prefixes, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
-        rows = query.index_select(1, some.spread)
-        return _attend_padded(rows, *self._pages(some.pages, layer), some.mask, kernel)
+    def _attend_prefixes(self, some: Prefixes, layer: int, rows: torch.Tensor, kernel: _Kernel) -> _Attended:
+        return _attend_padded(rows.index_select(0, some.spread), *self._pages(some.pages, layer), some.mask, kernel)
 
-    def _attend_chunk(self, chunk: Chunk, layer: int, query: torch.Tensor, kernel: _Kernel) -> _Attended:
+    def _attend_chunk(self, chunk: Chunk, layer: int, rows: torch.Tensor, kernel: _Kernel) -> _Attended:
         key, value = self._pages(chunk.pages, layer)
-        query = query[:, chunk.start : chunk.stop]
-        heads, tokens, dim = query.shape
+        rows = rows[chunk.start : chunk.stop]
+        tokens, heads, dim = rows.shape
         if tokens == 1 or (chunk.mask is not None and tokens <= FEW_TOKENS):
-            return _attend_padded(query, key, value, chunk.mask, kernel)
+            return _attend_padded(rows, key, value, chunk.mask, kernel)
         shared = heads // key.shape[2]
         # [kv_heads, shared, tokens, dim]: K and V of a head are seen by all that share it, through a stride of zero
         found = kernel(
-            query.reshape(-1, shared, tokens, dim),
+            rows.transpose(0, 1).reshape(-1, shared, tokens, dim),
             key[0].transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
             value[0].transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
             mask=None if chunk.mask is None else chunk.mask.tokens,
@@ -267,18 +267,18 @@ class PagedBatch:
 
 
 def _attend_padded(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Mask | None, kernel: _Kernel
+    rows: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Mask | None, kernel: _Kernel
 ) -> _Attended:
     """Requests with as many tokens and pages each.
 
-    `[heads, requests * tokens, dim]` attends to `[requests, length, kv_heads, dim]`; `mask` as of `Group` or `Chunk`.
+    `[requests * tokens, heads, dim]` attends to `[requests, length, kv_heads, dim]`; `mask` as of `Group` or `Chunk`.
     The heads that share a K/V head stand in the place of more query tokens: no K or V is repeated, and few tokens
     behind a long prefix fill the kernel's rows.
     """
     requests, _, kv_heads, _ = key.shape
-    heads, _, dim = query.shape
+    heads, dim = rows.shape[1:]
     found = kernel(
-        query.view(heads, requests, -1, dim).transpose(0, 1).reshape(requests, kv_heads, -1, dim),
+        rows.reshape(requests, -1, heads, dim).transpose(1, 2).reshape(requests, kv_heads, -1, dim),
         key.transpose(1, 2),
         value.transpose(1, 2),
         mask=None if mask is None else mask.of(heads // kv_heads),

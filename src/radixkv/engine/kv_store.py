@@ -28,8 +28,8 @@ class LayerShape(NamedTuple):
 class KVStore:
     """K and V of every layer, `[blocks, block_size, kv_heads, head_dim]` each, zero at first.
 
-    A token's slot is `block * block_size + offset`; the flat views are indexed by slots. The memory is asked for at
-    once; on a CPU the system hands it out as blocks are first written.
+    A token's slot is `block * block_size + offset`; the flat views are indexed by slots. All of the memory is
+    written at once, so that no step waits for the system to hand it out.
 
     Args:
         layers: the shape of each layer.
@@ -77,8 +77,10 @@ class KVStore:
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # numpy's zeros come from the system, page by page; torch writes them all, in threads that `apart` is to avoid
+    # written by numpy in this thread: torch would write it in several, which `apart` is to avoid; not written at all,
+    # each page would be asked of the system in the midst of a step, and what it does not have missed only there
     size = math.prod(shape) * dtype.itemsize
-    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    memory.fill(0)
     start = -memory.ctypes.data % ALIGNMENT
     return torch.from_numpy(memory[start : start + size]).view(dtype).view(shape)

@@ -100,7 +100,7 @@ def few_shot(text: Text, scale: Scale) -> Workload:
     task = text.words("Who speaks in the passage? Answer with a name.\n")
     examples = task + sum((text.passage(52) + text.words("\nSpeaker: Alice\n") for _ in range(8)), ())
     ask = text.words("\nSpeaker:")
-    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(128 * scale.requests)]
+    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(96 * scale.requests)]
     return Workload("few-shot", f"{len(calls)} questions behind the same 8 examples", tuple(calls))
 
 
@@ -120,7 +120,7 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
     """A problem: thoughts are sampled, each is judged, two are gone on with, and what comes of them is judged."""
     propose, judge = text.words("\nNext thought:"), text.words("\nIs this right? Yes or no:")
     calls: list[Call] = []
-    problems = 24 * scale.requests
+    problems = 18 * scale.requests
     for _ in range(problems):
         problem = text.passage(200) + propose
         thoughts = list(range(len(calls), len(calls) + 4))
@@ -136,7 +136,7 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
 
 def self_consistency(text: Text, scale: Scale) -> Workload:
     """The same question sampled several times, behind worked examples."""
-    questions = 24 * scale.requests
+    questions = 18 * scale.requests
     examples = text.passage(208)
     calls: list[Call] = []
     for _ in range(questions):

@@ -68,6 +68,19 @@ class ModelRunner:
         Returns:
             `[wanting rows, vocabulary]`, in the order of `rows`, float32, on the model's device.
         """
+        tokens, positions, wanted, batch = self._lay_out(rows)
+        arguments: dict[str, Any] = {"logits_to_keep": wanted} if self._selects else {}
+        logits: torch.Tensor = self.model(
+            input_ids=tokens.unsqueeze(0),
+            position_ids=positions.unsqueeze(0),
+            use_cache=False,
+            radixkv_batch=batch,
+            **arguments,
+        ).logits[0]
+        return (logits if self._selects else logits.index_select(0, wanted)).float()
+
+    def _lay_out(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, PagedBatch]:
+        """Tokens, their positions, which of them have logits that are wanted, and what they attend to."""
         shared = shared_runs(rows, self.store.block_size) if self._merges and len(rows) > 1 else []
         own = list(rows)
         for indices, pages in shared:
@@ -85,15 +98,7 @@ class ModelRunner:
         prefixes, place = self._prefixes(rows, shared, ends)
         batch = PagedBatch(self.store, slots, self._begun(ordered), tuple(spans), border, prefixes, place)
         wanted = self._tensor([ends[i] - 1 for i, row in enumerate(rows) if row.wants_logits])
-        arguments: dict[str, Any] = {"logits_to_keep": wanted} if self._selects else {}
-        logits: torch.Tensor = self.model(
-            input_ids=tokens.unsqueeze(0),
-            position_ids=positions.unsqueeze(0),
-            use_cache=False,
-            radixkv_batch=batch,
-            **arguments,
-        ).logits[0]
-        return (logits if self._selects else logits.index_select(0, wanted)).float()
+        return tokens, positions, wanted, batch
 
     def _behind(self, row: Row, pages: int) -> Row:
         """The row as it is to what it attends to apart: behind its first pages."""
@@ -275,23 +280,23 @@ def _best_runs(common: Sequence[int], costs: Sequence[int], worth: int) -> list[
     Rows next to each other share `common` tokens; of a run's, all but one are spared what all of it share, and each
     costs its `costs`. O(rows^2).
     """
-    best: list[tuple[int, tuple[int, int] | None]] = [(0, None)]  # up to each row: saved, and the run that ends there
-    for last in range(1, len(costs)):
-        saved, run = best[-1][0], None
-        least, cost = common[last - 1], costs[last]
-        for first in range(last - 1, -1, -1):
-            least = min(least, common[first])
-            if not least:
-                break
-            cost += costs[first]
-            together = (last - first) * least - cost
-            before = best[first - 1][0] if first else 0
-            if together >= worth and before + together > saved:
-                saved, run = before + together, (first, last)
-        best.append((saved, run))
-    runs, last = [], len(costs) - 1
+    count = len(costs)
+    shares, spent = np.array(common, np.int64), np.concatenate([[0], np.cumsum(costs, dtype=np.int64)])
+    saved = np.zeros(count + 1, np.int64)  # at most, by runs of the rows before each; the last, of all
+    ending: list[tuple[int, int] | None] = [None] * count  # the run that ends there, if one does
+    for last in range(1, count):
+        saved[last + 1] = saved[last]
+        # for each first row, from the last but one back to row 0
+        least = np.minimum.accumulate(shares[last - 1 :: -1])
+        together = np.arange(1, last + 1) * least - (spent[last + 1] - spent[last - 1 :: -1])
+        in_all = np.where(together >= worth, saved[last - 1 :: -1] + together, 0)
+        most = int(in_all.argmax())
+        if in_all[most] > saved[last + 1]:
+            saved[last + 1] = in_all[most]
+            ending[last] = (last - 1 - most, last)
+    runs, last = [], count - 1
     while last > 0:
-        run = best[last][1]
+        run = ending[last]
         if run:
             runs.append(run)
         last = run[0] - 1 if run else last - 1

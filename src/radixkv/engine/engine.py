@@ -43,7 +43,8 @@ _log = logging.getLogger(__name__)
 class Engine:
     """Serves a model: continuous batching over one pool of blocks that running requests and the prefix cache share.
 
-    Every method may be called from any thread; `on_output` may call `submit`, `cancel` and `snapshot`.
+    Every method may be called from any thread; `on_output` may call `submit`, `cancel` and `snapshot`. Made, it has
+    written all of its K and V memory: a second or so a GiB, more where the system hands memory out slowly.
 
     Args:
         model: what `load_model` gives. From now on the engine's thread alone may use it.

@@ -70,6 +70,17 @@ def test_the_lowest_temperatures_are_greedy(top_p: float, top_k: int, penalty: f
         assert expected == draw(3, temperature=temperature, seed=1, prompt=(1, 2), **params)
 
 
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (0.5, 0), (1.0, 2), (0.5, 2)])
+def test_no_temperature_is_too_high(top_p: float, top_k: int) -> None:
+    """A token that the model rules out is never drawn, nor does it fail the step."""
+    logits = torch.tensor([float("-inf"), 1.0, 1.0, float("-inf")])
+    drawn = draw(40, logits, temperature=1e39, seed=1, top_p=top_p, top_k=top_k)
+
+    assert set(drawn) <= {1, 2}
+    if top_p == 1:
+        assert {1, 2} == set(drawn)
+
+
 def test_frequencies_are_the_probabilities() -> None:
     """Of 4 tokens at temperature 2, 4,000 draws: each within four standard deviations."""
     logits = torch.tensor([0.0, 1.0, 2.0, 3.0])

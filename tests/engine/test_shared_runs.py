@@ -108,9 +108,9 @@ def test_a_prefix_that_saves_little_is_left_out() -> None:
     assert [] == shared_runs([*others, others[0]], SIZE)
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=12))
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 600)), max_size=12))
 def test_padding_at_most_doubles(sizes: list[tuple[int, int]]) -> None:
-    """Or adds 8 a request; nobody is left out, and no batch could have taken the next one along."""
+    """Or adds 128 tokens a request; nobody is left out, and no batch could have taken the next one along."""
     sizes.sort()
     batches = list(padded(sizes))
 
@@ -121,8 +121,14 @@ def test_padding_at_most_doubles(sizes: list[tuple[int, int]]) -> None:
 
 
 def is_small(sizes: list[tuple[int, int]]) -> bool:
-    tokens, pages = max(tokens for tokens, _ in sizes), max(pages for _, pages in sizes)
-    return len(sizes) * tokens * pages <= 2 * sum(one * other for one, other in sizes) + 8 * len(sizes)
+    tokens, length = max(tokens for tokens, _ in sizes), max(length for _, length in sizes)
+    return len(sizes) * tokens * length <= 2 * sum(one * other for one, other in sizes) + 128 * len(sizes)
+
+
+def test_one_long_row_is_not_padded_to() -> None:
+    """Sixty rows behind 100 tokens and one behind 4,100: two calls, also where both are few blocks."""
+    assert [(0, 60), (60, 61)] == list(padded([(1, 112)] * 60 + [(1, 4112)]))
+    assert [(0, 60), (60, 61)] == list(padded([(1, 512)] * 60 + [(1, 4608)]))
 
 
 def test_common_blocks() -> None:

@@ -73,7 +73,7 @@ class Measured:
     decode_seconds: float
     """In steps that computed one token a request: no prompts."""
     sample_seconds: float
-    """Of choosing tokens in the other steps."""
+    """Of choosing tokens and handing them out in the other steps, by their share of all outputs."""
     prefill_work: float
     """Seconds that the tokens of those steps would take in full steps (`Rates.work`)."""
     prefill_floor: float

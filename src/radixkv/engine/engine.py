@@ -272,7 +272,7 @@ def _num_blocks(model: LoadedModel, config: EngineConfig) -> int:
         raise ParameterError(name="kv_memory", expected=f"at least one block, {block} bytes", given=memory)
     num_blocks = memory // block if config.num_blocks is None else config.num_blocks
     there_is = _physical_memory() if model.device.type == "cpu" else None
-    if there_is is not None and num_blocks * block > there_is:  # which the system would say when the pool fills
+    if there_is is not None and num_blocks * block > there_is:  # which the system would end the process for
         name, given = ("kv_memory", memory) if config.num_blocks is None else ("num_blocks", num_blocks)
         expected = f"within the machine's {there_is} bytes of memory, not {num_blocks * block}"
         raise ParameterError(name=name, expected=expected, given=given)

@@ -26,6 +26,9 @@ MERGED_TOKENS: Final = 8
 PREFIX_TOKENS: Final = 256
 """What a prefix is to save besides: it is one more to pad."""
 
+PADDED_TOKENS: Final = 128
+"""What padding may add to a row, whatever it has: less than another call costs."""
+
 _HIDDEN, _SEEN = np.float32(-np.inf), np.float32(0)
 
 
@@ -139,7 +142,7 @@ class ModelRunner:
     def _spans(self, rows: Sequence[tuple[Row, tuple[int, int, int]]], start: int) -> list[Group | Chunk]:
         """What rows in the order of their kinds are attended to with."""
         spans: list[Group | Chunk] = []
-        few = [(tokens, pages) for _, (alone, tokens, pages) in rows if not alone]
+        few = [(tokens, pages * self.store.block_size) for _, (alone, tokens, pages) in rows if not alone]
         for first, stop in padded(few):
             spans.append(self._group([row for row, _ in rows[first:stop]], start))
             start = spans[-1].stop
@@ -158,7 +161,7 @@ class ModelRunner:
         prefixes: list[Prefixes] = []
         places: dict[int, int] = {}
         spread_before = 0
-        for first, stop in padded([(tokens, pages) for tokens, pages, _ in counted]):
+        for first, stop in padded([(tokens, pages * size) for tokens, pages, _ in counted]):
             some = counted[first:stop]
             width, longest = some[-1][0], max(pages for _, pages, _ in some)
             spread = np.empty((len(some), width), np.int64)
@@ -239,17 +242,17 @@ def in_one_piece(blocks: Any) -> bool:
 
 
 def padded(sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """First and last but one of those that are computed together, of (tokens, pages) each, in rising order.
+    """First and last but one of those that are computed together, of so many tokens and so long each, in rising order.
 
-    As many as there are as long as padding at most doubles what they compute.
+    As many as there are as long as padding at most doubles what they compute, and `PADDED_TOKENS` more for each.
     """
     first = 0
     while first < len(sizes):
         stop, area, longest = first, 0, 0
         while stop < len(sizes):
-            tokens, pages = sizes[stop]  # none before has more tokens
-            more, most, count = area + tokens * pages, max(longest, pages), stop + 1 - first
-            if count * tokens * most > 2 * more + 8 * count:
+            tokens, length = sizes[stop]  # none before has more tokens
+            more, most, count = area + tokens * length, max(longest, length), stop + 1 - first
+            if count * tokens * most > 2 * more + PADDED_TOKENS * count:
                 break
             stop, area, longest = stop + 1, more, most
         yield first, stop
@@ -260,7 +263,7 @@ def shared_runs(rows: Sequence[Row], block_size: int) -> list[tuple[list[int], i
     """Rows that begin with the same blocks, all of them before any new token, and how many: what saves most.
 
     Of the rows in the order of their block ids, neighbours share most: no other runs of neighbours that save
-    `PREFIX_TOKENS` each save more. None if all together save less than `SAVED_TOKENS`. O(rows x (rows + pages x log
+    `PREFIX_TOKENS` each save more. No runs if all together save less than `SAVED_TOKENS`. O(rows x (rows + pages x log
     rows)).
     """
     before = {i: row.blocks[: row.start // block_size] for i, row in enumerate(rows) if row.start >= block_size}

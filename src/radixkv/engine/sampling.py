@@ -17,6 +17,7 @@ MAX_LOGPROBS: Final = 20
 _CANDIDATES: Final = 256  # first guess at how many tokens hold `top_p` of the probability
 _SPAN: Final = 256  # tokens whose weights are summed before those of single ones are looked at
 _COLDEST: Final = 1e-30  # of float32: less would divide 0 by 0
+_HOTTEST: Final = 1e30  # more, infinity by infinity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +123,8 @@ class Sampler:
         # one random number a token, whatever the parameters: the float64 sums make batches that differ in the last
         # bits of their logits choose alike
         point = torch.rand((), dtype=torch.float64, generator=generator)
-        # however low the temperature: the likeliest token stays at 0
-        scaled = (logits - logits.max()) / max(self.params.temperature, _COLDEST)
+        # however low the temperature, the likeliest token stays at 0; however high, one without a chance has none
+        scaled = (logits - logits.max()) / min(max(self.params.temperature, _COLDEST), _HOTTEST)
         weights, tokens = _nucleus(scaled, self.params.top_k, self.params.top_p)
         place = _place(weights, point)
         return place if tokens is None else int(tokens[place])
@@ -148,7 +149,7 @@ def sample(logits: torch.Tensor, samplers: Sequence[Sampler]) -> list[tuple[int,
 
 
 def likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """The place of the largest of the last dimension, the first one of several."""
+    """The place of the largest of the last dimension, the first one of several; of float32, without gradients."""
     # numpy's search is some times as fast as torch's on a CPU, where every request of a step waits for it
     return torch.from_numpy(logits.numpy().argmax(-1, keepdims=True)[..., 0]) if logits.is_cpu else logits.argmax(-1)
 
@@ -166,14 +167,15 @@ def _nucleus(scaled: torch.Tensor, top_k: int, top_p: float) -> tuple[torch.Tens
     limit = min(top_k, vocab_size) if top_k else vocab_size
     if limit == vocab_size and top_p >= 1:
         return scaled.exp(), None
-    count = limit if top_p >= 1 else min(limit, _CANDIDATES)
+    if top_p >= 1:
+        values, tokens = scaled.topk(limit)
+        return values.double().exp_(), tokens
     # with top-k, top-p is a share of what top-k leaves
     total = (scaled.topk(limit).values if top_k else scaled).exp().sum(dtype=torch.float64)
+    count = min(limit, _CANDIDATES)
     while True:
         values, tokens = scaled.topk(count)
         weights = values.double().exp_()
-        if top_p >= 1:
-            return weights, tokens
         before = weights.cumsum(0) - weights
         kept = int((before < top_p * total).sum())  # at least the likeliest: there is nothing before it
         if kept < count or count == limit:

@@ -16,8 +16,8 @@ class CacheCounters:
     """The counters behind `PrefixStats`, and the ghosts: names of blocks evicted lately.
 
     A ghost names a block by its content and its whole prefix, so it is recognized whoever asks for it again. Ghosts
-    are written on a page; when it is full a new one is begun, and the page before it is thrown away. An exact order of
-    4,096 names costs a request six times as many touched cache lines, and tells nobody more.
+    are written on a page; when it is full a new one is begun, and the page before it is thrown away: an exact order of
+    names would cost every eviction more, and tell nobody more.
     """
 
     __slots__ = (
@@ -44,6 +44,12 @@ class CacheCounters:
         self.inserted_blocks = self.evicted_blocks = 0
         self.resumed_lookups = self.resumed_query_tokens = self.resumed_hit_tokens = 0
         self.missed_short = self.missed_cold = self.missed_diverged = self.missed_evicted = 0
+
+    def found(self, query_tokens: int, hit_tokens: int) -> None:
+        """Count a lookup of a new request."""
+        self.lookups += 1
+        self.query_tokens += query_tokens
+        self.hit_tokens += hit_tokens
 
     def found_resumed(self, query_tokens: int, hit_tokens: int) -> None:
         """Count a lookup of a preempted request that comes back."""

@@ -140,9 +140,7 @@ class HashCache(PrefixCache[HashBlock]):
         if resumed:
             counters.found_resumed(query_tokens, hit_tokens)
         else:
-            counters.lookups += 1
-            counters.query_tokens += query_tokens
-            counters.hit_tokens += hit_tokens
+            counters.found(query_tokens, hit_tokens)
             if not names:
                 counters.missed_short += 1
             elif len(path) < len(names):

@@ -91,20 +91,18 @@ class RadixCache(PrefixCache[Node[int]]):
         if namespace is not None:
             check_namespace(namespace)
         tree = self._tree
-        end = (len(data) - TOKEN_BYTES) // tree.stride * tree.stride
+        end = self._searched(data)
         path, matched, inside = tree.walk(data, end, namespace)
         if inside:
             path[-1] = self._split(path[-1], inside)
         blocks = self._use(path, None)
         node = path[-1] if path else tree.root
-        hit_tokens = matched // TOKEN_BYTES
+        query_tokens, hit_tokens = len(data) // TOKEN_BYTES, matched // TOKEN_BYTES
         counters = self._counters
         if resumed:
-            counters.found_resumed(len(data) // TOKEN_BYTES, hit_tokens)
+            counters.found_resumed(query_tokens, hit_tokens)
         else:
-            counters.lookups += 1
-            counters.query_tokens += len(data) // TOKEN_BYTES
-            counters.hit_tokens += hit_tokens
+            counters.found(query_tokens, hit_tokens)
             if matched < end:
                 missing = data[matched : matched + tree.stride]
                 counters.missed(

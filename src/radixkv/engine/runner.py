@@ -111,9 +111,7 @@ class ModelRunner:
         """Where a row goes: in groups by tokens and pages, then those that are attended to by themselves."""
         tokens = len(row.tokens)
         pages = -(-(row.start + tokens) // self.store.block_size)
-        if tokens > FEW_TOKENS or (
-            row.start >= VIEW_TOKENS and in_one_piece(np.frombuffer(row.blocks, np.uint32)[:pages].astype(np.int64))
-        ):
+        if tokens > FEW_TOKENS or (row.start >= VIEW_TOKENS and in_one_piece(filled([row.blocks], [pages])[0])):
             return (1, 0, 0)
         return (0, tokens, pages)
 
@@ -165,14 +163,11 @@ class ModelRunner:
             some = counted[first:stop]
             width, longest = some[-1][0], max(pages for _, pages, _ in some)
             spread = np.empty((len(some), width), np.int64)
-            blocks = np.empty((len(some), longest), np.int64)
-            for number, (tokens, pages, indices) in enumerate(some):
+            blocks = filled([rows[indices[0]].blocks for _, _, indices in some], [pages for _, pages, _ in some])
+            for number, (tokens, _, indices) in enumerate(some):
                 places_of = np.concatenate([np.arange(ends[i] - len(rows[i].tokens), ends[i]) for i in indices])
                 spread[number, :tokens] = places_of
                 spread[number, tokens:] = places_of[-1]
-                own = np.frombuffer(rows[indices[0]].blocks, np.uint32)[:pages]
-                blocks[number, :pages] = own
-                blocks[number, pages:] = own[0]
                 begun = spread_before + number * width
                 places.update(zip(places_of.tolist(), range(begun, begun + tokens), strict=True))
             spread_before += spread.size
@@ -189,22 +184,18 @@ class ModelRunner:
         counts = np.array([len(row.tokens) for row in rows])
         starts = np.array([row.start for row in rows])
         lengths = starts + counts
-        pages = -(-int(lengths.max()) // size)
-        blocks = np.empty((len(rows), pages), np.int64)
-        for i, row in enumerate(rows):
-            own = -(-int(lengths[i]) // size)
-            blocks[i, :own] = np.frombuffer(row.blocks, np.uint32)[:own]
-            blocks[i, own:] = row.blocks[0]
+        blocks = filled([row.blocks for row in rows], (-(-lengths // size)).tolist())
+        length = blocks.shape[1] * size
         tokens = np.arange(counts.max())
         seen = np.minimum(starts[:, None] + tokens, lengths[:, None] - 1)  # by each token; its own position the last
-        mask = np.where(np.arange(pages * size) > seen[:, :, None], _HIDDEN, _SEEN)[:, None]
+        mask = np.where(np.arange(length) > seen[:, :, None], _HIDDEN, _SEEN)[:, None]
         spread, real = None, None
         if len(tokens) > 1:
             befores = counts.cumsum() - counts
             spread = self._tensor((befores[:, None] + np.minimum(tokens, counts[:, None] - 1)).reshape(-1))
             real = self._tensor(np.flatnonzero(tokens < counts[:, None]))
         stop = start + int(counts.sum())
-        return Group(start, stop, self._gathered(blocks, pages * size), self._mask(mask), spread, real)
+        return Group(start, stop, self._gathered(blocks, length), self._mask(mask), spread, real)
 
     def _chunk(self, row: Row, start: int) -> Chunk:
         tokens = len(row.tokens)
@@ -217,7 +208,7 @@ class ModelRunner:
     def _pages(self, blocks: array[int], length: int) -> Pages:
         """Of the first `length` tokens of a request."""
         pages = -(-length // self.store.block_size)
-        return self._gathered(np.frombuffer(blocks, np.uint32)[None, :pages].astype(np.int64), length)
+        return self._gathered(filled([blocks], [pages]), length)
 
     def _gathered(self, blocks: Any, length: int) -> Pages:
         """Of the first `length` tokens of requests with these blocks, `[requests, pages]`."""
@@ -232,6 +223,15 @@ class ModelRunner:
         if not isinstance(values, np.ndarray):
             values = np.array(values, np.int64)
         return torch.from_numpy(values).to(self._device, non_blocking=True)
+
+
+def filled(blocks: Sequence[array[int]], pages: Sequence[int]) -> Any:
+    """The first so many ids of each, filled up with its first to the most, `[requests, pages]`, int64."""
+    ids = np.empty((len(blocks), max(pages)), np.int64)
+    for row, own, count in zip(ids, blocks, pages, strict=True):
+        row[:count] = np.frombuffer(own, np.uint32)[:count]
+        row[count:] = own[0]
+    return ids
 
 
 def in_one_piece(blocks: Any) -> bool:

@@ -41,13 +41,6 @@ class Lru:
     def split(self, upper: Any, lower: Any) -> None:
         """See `EvictionPolicy`. Nothing to note: the tree hands the last use down."""
 
-    def removed(self, node: Any) -> None:
-        """See `EvictionPolicy`."""
-        if node in self._in_order:
-            del self._in_order[node]
-        else:
-            self._late.discard(node)
-
     def evictable(self, node: Any) -> None:
         """See `EvictionPolicy`."""
         in_order, last_use = self._in_order, node.last_use
@@ -66,6 +59,9 @@ class Lru:
             del self._in_order[node]
         else:
             self._late.discard(node)
+
+    removed = protected
+    """See `EvictionPolicy`."""
 
     def victim(self) -> Any | None:
         """See `EvictionPolicy`."""

@@ -249,6 +249,20 @@ class BlockManager:
         table.state = "preempted"
         self._preempted += 1
 
+    def evict(self, n: int) -> int:
+        """Let the cache give up `n` blocks to the pool, or all that no running request reads; whole leaves, so maybe more.
+
+        Nobody has to call it before an admission, which evicts what it needs. Costs as the cache's `evict`.
+
+        Returns how many blocks that freed.
+
+        Raises:
+            SizeError: a negative number; nothing changed.
+        """
+        given_up = self.cache.evict(n) if self.cache else array("I")
+        self.pool.reclaim(given_up)
+        return len(given_up)
+
     def reset(self) -> int:
         """Forget everything cached, counters too, say because the model's weights changed. O(cached blocks).
 

@@ -371,6 +371,68 @@ def test_a_failing_step_ends_its_requests_only(
     assert free_again(engine)
 
 
+def test_what_a_failed_step_was_to_compute_is_not_cached(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, engine: Engine
+) -> None:
+    """Its blocks were the cache's already, and other requests of the step were to read them; they all end."""
+    forward = ModelRunner.forward
+    failing = [True]
+
+    def fail(self: ModelRunner, rows: Any) -> Any:
+        forward(self, rows)
+        if failing:
+            raise RuntimeError("unlucky")
+        return forward(self, rows)
+
+    monkeypatch.setattr(ModelRunner, "forward", fail)
+    caplog.set_level(logging.CRITICAL, "radixkv")
+    owners = [Owner() for _ in range(4)]
+    shared = list(range(20))
+
+    def submit(some: list[Owner]) -> None:
+        for place, owner in enumerate(some):
+            engine.submit([*shared, place], SamplingParams(temperature=0, max_tokens=1), on_output=owner)
+
+    engine.call(lambda _: submit(owners[:2])).result()
+    assert ["error", "error"] == [owner.last().finish_reason for owner in owners[:2]]
+    failing.clear()
+    engine.call(lambda _: submit(owners[2:])).result()
+
+    # the first one computes it anew, and the second one hits that
+    assert [("length", 0), ("length", 20)] == [
+        (owner.last().finish_reason, owner.last().cached_tokens) for owner in owners[2:]
+    ]
+    assert free_again(engine)
+
+
+def test_what_is_shared_is_computed_once_and_in_one_step(tiny: LoadedModel) -> None:
+    """Requests that come together read what one of them computes in the same step, and their tokens are the same."""
+    shared, tokens = list(range(50, 82)), {}
+    for cache in ("none", "radix", "hash"):
+        engine = Engine(tiny, EngineConfig(num_blocks=256, block_size=4, prefix_cache=cache))
+        owners = [Owner() for _ in range(6)]
+
+        def submit(_: object, engine: Engine = engine, owners: list[Owner] = owners) -> None:
+            for place, owner in enumerate(owners):
+                params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+                engine.submit([*shared, *[place] * 3], params, on_output=owner)
+
+        engine.start()
+        try:
+            engine.call(submit).result()
+            tokens[cache] = [owner.last() and owner.tokens for owner in owners]
+            engine.call(lambda _: None).result()
+            snapshot = engine.snapshot()
+        finally:
+            engine.shutdown()
+        assert 4 == snapshot.steps
+        if cache != "none":
+            assert [0] + [32] * 5 == sorted(owner.last().cached_tokens for owner in owners)
+            assert 32 + 6 * 3 + 6 * 3 == snapshot.computed_tokens
+
+    assert tokens["none"] == tokens["radix"] == tokens["hash"]
+
+
 def test_logits_that_are_no_numbers_end_their_request_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, engine: Engine
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from radixkv.engine import runner
-from radixkv.engine.runner import Row, _best_runs, common_blocks, padded, shared_runs
+from radixkv.engine.runner import Row, _best_runs, common_blocks, packed, padded, shared_runs
 
 SIZE = 2
 
@@ -111,7 +111,6 @@ def test_a_prefix_that_saves_little_is_left_out() -> None:
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 600)), max_size=12))
 def test_padding_at_most_doubles(sizes: list[tuple[int, int]]) -> None:
     """Or adds 128 tokens a request; nobody is left out, and no batch could have taken the next one along."""
-    sizes.sort()
     batches = list(padded(sizes))
 
     assert [i for first, stop in batches for i in range(first, stop)] == list(range(len(sizes)))
@@ -129,6 +128,30 @@ def test_one_long_row_is_not_padded_to() -> None:
     """Sixty rows behind 100 tokens and one behind 4,100: two calls, also where both are few blocks."""
     assert [(0, 60), (60, 61)] == list(padded([(1, 112)] * 60 + [(1, 4112)]))
     assert [(0, 60), (60, 61)] == list(padded([(1, 512)] * 60 + [(1, 4608)]))
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 600)), max_size=40))
+def test_packs_lower_what_a_request_costs(sizes: list[tuple[int, int]]) -> None:
+    """Nobody is left out, each one that a pack takes makes it cheaper a request, and the next one would not."""
+    packs = list(packed(sizes))
+
+    assert [i for first, stop in packs for i in range(first, stop)] == list(range(len(sizes)))
+    for first, stop in packs:
+        each = [cost_of_each(sizes[first:end]) for end in range(first + 1, min(stop + 1, len(sizes)) + 1)]
+        cheaper = [after < before for before, after in pairwise(each)]
+        assert all(cheaper[: stop - first - 1])
+        assert not any(cheaper[stop - first - 1 :])
+
+
+def cost_of_each(sizes: list[tuple[int, int]]) -> float:
+    pairs = sum(tokens for tokens, _ in sizes) * sum(length for _, length in sizes)
+    return (runner.PACKED_PAIRS + pairs) / len(sizes)
+
+
+def test_what_is_small_is_packed() -> None:
+    """Requests behind ten tokens of their own are, those behind a thousand are not."""
+    assert [(0, 12), (12, 20)] == list(packed([(1, 10)] * 20))
+    assert [(i, i + 1) for i in range(4)] == list(packed([(2, 1000)] * 4))
 
 
 def test_common_blocks() -> None:

@@ -117,18 +117,22 @@ class Mask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Requests with a few new tokens each, attended to in one call over their gathered pages, all padded alike."""
+    """Requests with a few new tokens each, attended to in one call over their gathered pages.
+
+    What is small is packed: to the kernel, some requests are one, by whose mask each token sees those of its own alone.
+    All packs are padded alike.
+    """
 
     start: int
     stop: int
     """Their rows of the batch."""
     pages: Pages
-    """Every request's, filled up with its own first to the longest one's number."""
+    """Every pack's, filled up with its own first to the longest one's number."""
     mask: Mask
-    """`[requests, 1, tokens, length]`."""
+    """`[packs, 1, tokens, length]`."""
     spread: torch.Tensor | None
-    """Which of the group's rows is whose first, second, ... token, `[requests * tokens]`, filled up; None if each has
-    one."""
+    """Which of the group's rows is which pack's first, second, ... token, `[packs * tokens]`, filled up; None if each
+    has one."""
     real: torch.Tensor | None
     """Where in `spread` the group's rows are, `[rows]`."""
 
@@ -179,6 +183,8 @@ class PagedBatch:
     """One forward pass: where its tokens go, and what they attend to."""
 
     store: KVStore
+    requests: int
+    """How many have tokens in it."""
     slots: torch.Tensor
     """Every token's slot, `[tokens]`."""
     begun: torch.Tensor
@@ -196,9 +202,7 @@ class PagedBatch:
     @property
     def decodes(self) -> bool:
         """Whether it computes one token of each request."""
-        return all(
-            span.spread is None if isinstance(span, Group) else span.stop - span.start == 1 for span in self.spans
-        )
+        return len(self.slots) == self.requests
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None

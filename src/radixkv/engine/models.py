@@ -15,6 +15,7 @@ from radixkv.engine.attention import register_attention
 from radixkv.engine.default_model import DEFAULT_MODEL, default_model_folder
 from radixkv.engine.errors import ModelFilesError, ParameterError, UnsupportedModelError
 from radixkv.engine.kv_store import LayerShape
+from radixkv.engine.linears import prepack
 from radixkv.engine.probe import check_config, context_length, probe
 from radixkv.engine.threads import apart
 
@@ -107,7 +108,10 @@ def _load(name_or_path: str, dtype: str, device: str) -> LoadedModel:
         raise
     except (OSError, ValueError, KeyError, ImportError) as error:  # what transformers raises at files it cannot take
         raise ModelFilesError(f"cannot load {name}: {error}") from error
-    return _adopt(model.to(place), tokenizer, name)
+    model = model.to(place)
+    if kind is torch.bfloat16 and _has_units():  # in float32 there is nothing to gain
+        prepack(model)
+    return _adopt(model, tokenizer, name)
 
 
 def adopt_model(model: Any, tokenizer: Any, name: str) -> LoadedModel:
@@ -168,6 +172,11 @@ def _best_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 where the machine has units for it; float16 on a GPU without; float32 on a CPU without."""
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    return torch.bfloat16 if _has_units() else torch.float32
+
+
+def _has_units() -> bool:
+    """Whether the CPU has units for bfloat16."""
     asked = getattr(torch.cpu, "get_capabilities", None)  # not in every version
     units: dict[str, Any] = asked() if asked else {}
-    return torch.bfloat16 if any(map(units.get, ("amx_bf16", "avx512_bf16", "bf16"))) else torch.float32
+    return any(map(units.get, ("amx_bf16", "avx512_bf16", "bf16")))

@@ -29,6 +29,9 @@ PREFIX_TOKENS: Final = 256
 PADDED_TOKENS: Final = 128
 """What padding may add to a row, whatever it has: less than another call costs."""
 
+PACKED_PAIRS: Final = 1536
+"""What one more problem costs the kernel, in pairs of a token and one that it could attend to."""
+
 _HIDDEN, _SEEN = np.float32(-np.inf), np.float32(0)
 
 
@@ -99,7 +102,7 @@ class ModelRunner:
         spans += self._spans([(own[i], kinds[i]) for i in order[len(sharing) :]], border)
         tokens, positions, slots = self._flatten(ordered)
         prefixes, place = self._prefixes(rows, shared, ends)
-        batch = PagedBatch(self.store, slots, self._begun(ordered), tuple(spans), border, prefixes, place)
+        batch = PagedBatch(self.store, len(rows), slots, self._begun(ordered), tuple(spans), border, prefixes, place)
         wanted = self._tensor([ends[i] - 1 for i, row in enumerate(rows) if row.wants_logits])
         return tokens, positions, wanted, batch
 
@@ -141,8 +144,14 @@ class ModelRunner:
         """What rows in the order of their kinds are attended to with."""
         spans: list[Group | Chunk] = []
         few = [(tokens, pages * self.store.block_size) for _, (alone, tokens, pages) in rows if not alone]
-        for first, stop in padded(few):
-            spans.append(self._group([row for row, _ in rows[first:stop]], start))
+        packs = [few[first:stop] for first, stop in packed(few)]
+        taken = 0
+        for first, stop in padded([(sum(tokens for tokens, _ in pack), sum(length for _, length in pack)) for pack in packs]):
+            group = []
+            for pack in packs[first:stop]:
+                group.append([row for row, _ in rows[taken : taken + len(pack)]])
+                taken += len(pack)
+            spans.append(self._group(group, start))
             start = spans[-1].stop
         for row, _ in rows[len(few) :]:
             spans.append(self._chunk(row, start))
@@ -179,23 +188,38 @@ class ModelRunner:
             prefixes.append(Prefixes(self._gathered(blocks, longest * size), mask, self._tensor(spread.reshape(-1))))
         return tuple(prefixes), self._tensor([places[i] for i in range(len(places))])
 
-    def _group(self, rows: Sequence[Row], start: int) -> Group:
+    def _group(self, packs: Sequence[Sequence[Row]], start: int) -> Group:
         size = self.store.block_size
-        counts = np.array([len(row.tokens) for row in rows])
-        starts = np.array([row.start for row in rows])
-        lengths = starts + counts
-        blocks = filled([row.blocks for row in rows], (-(-lengths // size)).tolist())
-        length = blocks.shape[1] * size
-        tokens = np.arange(counts.max())
-        seen = np.minimum(starts[:, None] + tokens, lengths[:, None] - 1)  # by each token; its own position the last
-        mask = np.where(np.arange(length) > seen[:, :, None], _HIDDEN, _SEEN)[:, None]
+        tokens = np.array([sum(len(row.tokens) for row in pack) for pack in packs])
+        width = int(tokens.max())
+        # of each pack's tokens, the first position in the pack that it sees, and the last, which is its own
+        firsts, lasts = np.empty((2, len(packs), width), np.int64)
+        blocks = []
+        for number, pack in enumerate(packs):
+            taken, begun = 0, 0
+            ids = array("I")
+            for row in pack:
+                count = len(row.tokens)
+                pages = -(-(row.start + count) // size)
+                firsts[number, taken : taken + count] = begun
+                lasts[number, taken : taken + count] = np.arange(begun + row.start, begun + row.start + count)
+                ids += row.blocks[:pages]
+                taken, begun = taken + count, begun + pages * size
+            firsts[number, taken:], lasts[number, taken:] = firsts[number, taken - 1], lasts[number, taken - 1]
+            blocks.append(ids)
+        pages_of = filled(blocks, [len(ids) for ids in blocks])
+        length = pages_of.shape[1] * size
+        places = np.arange(length)
+        hidden = (places > lasts[:, :, None]) | (places < firsts[:, :, None])
+        mask = np.where(hidden, _HIDDEN, _SEEN)[:, None]
         spread, real = None, None
-        if len(tokens) > 1:
-            befores = counts.cumsum() - counts
-            spread = self._tensor((befores[:, None] + np.minimum(tokens, counts[:, None] - 1)).reshape(-1))
-            real = self._tensor(np.flatnonzero(tokens < counts[:, None]))
-        stop = start + int(counts.sum())
-        return Group(start, stop, self._gathered(blocks, length), self._mask(mask), spread, real)
+        if width > 1:
+            befores = tokens.cumsum() - tokens
+            every = np.arange(width)
+            spread = self._tensor((befores[:, None] + np.minimum(every, tokens[:, None] - 1)).reshape(-1))
+            real = self._tensor(np.flatnonzero(every < tokens[:, None]))
+        stop = start + int(tokens.sum())
+        return Group(start, stop, self._gathered(pages_of, length), self._mask(mask), spread, real)
 
     def _chunk(self, row: Row, start: int) -> Chunk:
         tokens = len(row.tokens)
@@ -241,20 +265,39 @@ def in_one_piece(blocks: Any) -> bool:
     return len(blocks) < 3 or bool((np.diff(blocks) == 1).all())
 
 
+def packed(sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """First and last but one of those that are packed together, of so many tokens and so long each.
+
+    As many as lower what one costs: the pack's tokens times its length, and `PACKED_PAIRS` for being one.
+    """
+    first = 0
+    while first < len(sizes):
+        tokens, length = sizes[first]
+        stop, cost = first + 1, PACKED_PAIRS + tokens * length
+        while stop < len(sizes):
+            tokens, length = tokens + sizes[stop][0], length + sizes[stop][1]
+            more = PACKED_PAIRS + tokens * length
+            if more * (stop - first) >= cost * (stop + 1 - first):
+                break
+            stop, cost = stop + 1, more
+        yield first, stop
+        first = stop
+
+
 def padded(sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """First and last but one of those that are computed together, of so many tokens and so long each, in rising order.
+    """First and last but one of those that are computed together, of so many tokens and so long each.
 
     As many as there are as long as padding at most doubles what they compute, and `PADDED_TOKENS` more for each.
     """
     first = 0
     while first < len(sizes):
-        stop, area, longest = first, 0, 0
+        stop, area, widest, longest = first, 0, 0, 0
         while stop < len(sizes):
-            tokens, length = sizes[stop]  # none before has more tokens
-            more, most, count = area + tokens * length, max(longest, length), stop + 1 - first
-            if count * tokens * most > 2 * more + PADDED_TOKENS * count:
+            tokens, length = sizes[stop]
+            more, wide, most, count = area + tokens * length, max(widest, tokens), max(longest, length), stop + 1 - first
+            if count * wide * most > 2 * more + PADDED_TOKENS * count:
                 break
-            stop, area, longest = stop + 1, more, most
+            stop, area, widest, longest = stop + 1, more, wide, most
         yield first, stop
         first = stop
 

@@ -2,11 +2,15 @@
 
 ```text
 a step   grow       a place for the token that each decoding request sampled last; blocks short: preempt
-         plan       a token of each decoding request, then prompts in chunks, then admissions: up to the budget
+         plan       a token of each decoding request, then prompts in chunks, then admissions: up to the budget; what is
+                    planned is committed at once, so who is admitted next hits it already
          forward    K and V of all of it, logits where a request's last token is among it
-         commit     full blocks go to the cache: from here on others may hit them
          sample     a token for each request with logits, its text, and perhaps its end
 ```
+
+Blocks are the cache's before their K and V are computed, so that requests which come together compute what they share
+once, in one step: in each layer, all K and V of a step are written before any are read. What a step failed to compute
+must not be read later: the requests that were to read it end, and the cache gives up all that nobody locks.
 """
 
 from __future__ import annotations
@@ -121,6 +125,7 @@ class Steps:
             # before there was a batch it is not known whose fault it is
             for request in tuple(self._batch or self._running or self._waiting):
                 self.end(request, "error", _said(error))
+            self._distrust()
         if sound:
             self._meter.failing_steps = 0
         else:
@@ -174,23 +179,24 @@ class Steps:
         self._meter.model_seconds += computed - planned
         self._meter.computed_tokens += sum(len(row.tokens) for row in rows)
         wanting = [request for request, row in zip(self._batch, rows, strict=True) if row.wants_logits]
-        for request in (request for request, fine in zip(wanting, finite, strict=True) if not fine):
-            # one request's numbers end neither the others nor, before they are cached, those that share its prompt
-            _log.error("the logits of %r are not finite; it ends", request)
-            self.end(request, "error", "the model's logits are not finite numbers")
-        checked = self._clock()
-        for request, row in zip(self._batch, rows, strict=True):
-            if request.finish_reason is None:
-                table = _table(request)
-                self.manager.commit(table, table.computed_tokens + len(row.tokens))
-        committed = self._clock()
-        cache_seconds = self._meter.cache_seconds = self._meter.cache_seconds + committed - checked
+        if not all(finite):
+            for request in (request for request, fine in zip(wanting, finite, strict=True) if not fine):
+                # one request's numbers end neither the others nor, as they are not cached, those that share its prompt
+                _log.error("the logits of %r are not finite; it ends", request)
+                self.end(request, "error", "the model's logits are not finite numbers")
+            self._distrust()
+        checked, cache_seconds = self._clock(), self._meter.cache_seconds
         sound = [request for request, fine in zip(wanting, finite, strict=True) if fine]
         if sound:
             self._sample(sound, logits if all(finite) else logits[torch.tensor(finite, device=logits.device)])
         released = self._meter.cache_seconds - cache_seconds
-        self._meter.sample_seconds += self._clock() - committed - released
+        self._meter.sample_seconds += self._clock() - checked - released
         return bool(sound or not wanting)
+
+    def _distrust(self) -> None:
+        """Give up what is cached, but for what running requests read, who would have heard if it were no numbers."""
+        if self.manager.cache:
+            self.manager.evict(self.manager.cache.evictable_blocks)
 
     def _plan(self) -> list[Row]:
         """What this step computes; `_batch` holds whose row is whose."""
@@ -214,8 +220,9 @@ class Steps:
         if tokens > 0:
             table = _table(request)
             start, stop = table.computed_tokens, table.computed_tokens + tokens
+            self._batch.append(request)  # before the commit: if anything fails from here on, it ends
+            self.manager.commit(table, stop)
             rows.append(Row(request.tokens(start, stop), start, table.blocks, stop == table.num_tokens))
-            self._batch.append(request)
         return tokens
 
     def _grow(self) -> bool:

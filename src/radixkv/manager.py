@@ -190,6 +190,9 @@ class BlockManager:
     def commit(self, table: BlockTable, computed_tokens: int) -> None:
         """Note that K and V of the first `computed_tokens` exist, and cache the full blocks among them.
 
+        Or will exist before anybody reads them: an engine may commit what it is about to compute, so that others of the
+        same step hit it, and has to `evict` it again if that fails.
+
         Where the cache had a block already, the table takes that one and its own goes back to the pool: `table.blocks`
         may change. O(1) while no block fills, else an insert.
 
@@ -250,7 +253,7 @@ class BlockManager:
         self._preempted += 1
 
     def evict(self, n: int) -> int:
-        """Let the cache give up `n` blocks to the pool, or all that no running request reads; whole leaves, so maybe more.
+        """Let the cache give up `n` blocks to the pool; more where leaves are larger, fewer where too many are locked.
 
         Nobody has to call it before an admission, which evicts what it needs. Costs as the cache's `evict`.
 

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any, Final
 
 from radixkv.bench.best import Served, best_hit_tokens
-from radixkv.bench.rates import Gauge
+from radixkv.bench.rates import STEP_TOKENS, Gauge
 from radixkv.bench.workloads import Workload
 from radixkv.engine import Engine, EngineConfig, LoadedModel, Output, SamplingParams, Timings
 from radixkv.engine.attention import PagedBatch
@@ -69,7 +69,7 @@ class Measured:
     first_token_seconds: tuple[float, ...]
     """From submission to the first token, a number a request, in order of submission."""
     pace: float
-    """Seconds of a full step right before and after the run."""
+    """Seconds of a step of `PACE_TOKENS`, right before and after the run."""
     decode_seconds: float
     """In steps that computed one token a request: no prompts."""
     sample_seconds: float
@@ -160,6 +160,7 @@ def measure(
         prefix_cache=setup.prefix_cache,
         order=setup.order,
         max_skips=setup.max_skips,
+        token_budget=STEP_TOKENS,
         max_running=MAX_RUNNING,
         max_waiting=len(workload.calls),
     )

@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from radixkv.engine import EngineConfig, LoadedModel
+from radixkv.engine import LoadedModel
 from radixkv.engine.kv_store import KVStore
 from radixkv.engine.runner import ModelRunner, Row
 from radixkv.engine.threads import apart
 
-STEP_TOKENS: Final = EngineConfig().token_budget
-"""Tokens of a full step, the engine's usual budget."""
+STEP_TOKENS: Final = 2048
+"""Tokens of a full step: a budget for throughput, vLLM's by default. The engine's own is smaller, since nobody who
+decodes hears of a token before a step has ended; but a token costs as much in either, and fewer steps are not full."""
+PACE_TOKENS: Final = 512
+"""Tokens of the prompts that are timed, about those of the workloads. One alone tells how fast the machine is now."""
 FEW: Final = 8
 """Tokens of a step whose cost is nearly all its own."""
 REPEATS: Final = 5
@@ -54,16 +57,17 @@ class Gauge:
     rates: Rates
     """What the work of their steps is counted at."""
     pace: Callable[[], float]
-    """Seconds of a full step right now: a machine that others use, too, is not always as fast."""
+    """Seconds of a step of `PACE_TOKENS` right now: a machine that others use, too, is not always as fast."""
 
 
 def make_gauge(model: LoadedModel, clock: Clock) -> Gauge:
-    """Measure the rates: medians of steps of 8 tokens, full ones, full ones behind twice as many, and rows of logits.
+    """Measure the rates: medians of steps of 8 tokens, full ones of several prompts, prompts behind others, and logits.
 
     Everything is computed in threads that end; nobody else may use the model meanwhile.
     """
-    tokens = min(STEP_TOKENS, model.max_context // 3)
-    blocks = array("I", range(3 * tokens + OUTPUTS))
+    size = min(PACE_TOKENS, model.max_context // 3)  # of a prompt
+    prompts = STEP_TOKENS // PACE_TOKENS
+    blocks = array("I", range(prompts * size + OUTPUTS))
     runner = ModelRunner(model.model, KVStore(model.layers, len(blocks), 1, model.dtype, model.device))
 
     def seconds(rows: list[Row], repeats: int = REPEATS) -> float:
@@ -74,19 +78,22 @@ def make_gauge(model: LoadedModel, clock: Clock) -> Gauge:
             took.append(clock() - began)
         return statistics.median(took)
 
-    def prompt(count: int, behind: int) -> list[Row]:
-        return [Row([0] * count, behind, blocks, wants_logits=True)]
+    def prompt(tokens: int, behind: int = 0) -> list[Row]:
+        return [Row([0] * tokens, behind, blocks, wants_logits=True)]
+
+    def full_step() -> list[Row]:
+        return [Row([0] * size, 0, blocks[i * size :], wants_logits=not i) for i in range(prompts)]
 
     def outputs(wanted: int) -> list[Row]:
         return [Row([0], 0, blocks[i:], wants_logits=i < wanted) for i in range(OUTPUTS)]
 
     def rates() -> Rates:
-        seconds(prompt(tokens, 0))  # warm
-        few, full, long = seconds(prompt(FEW, 0)), seconds(prompt(tokens, 0)), seconds(prompt(tokens, 2 * tokens))
-        one, many = seconds(outputs(1)), seconds(outputs(OUTPUTS))
-        pair = max(long - full, 0.0) / (2 * tokens * tokens)
-        token = max(full - tokens * (tokens + 1) // 2 * pair - few, 0.0) / max(tokens - FEW, 1)
-        logits = max(many - one, 0.0) / (OUTPUTS - 1)
+        seconds(full_step())  # warm
+        few, one, behind, full = map(seconds, (prompt(FEW), prompt(size), prompt(size, 2 * size), full_step()))
+        pair = max(behind - one, 0.0) / (2 * size * size)
+        pairs = prompts * size * (size + 1) // 2
+        token = max(full - pairs * pair - few, 0.0) / max(prompts * size - FEW, 1)
+        logits = max(seconds(outputs(OUTPUTS)) - seconds(outputs(1)), 0.0) / (OUTPUTS - 1)
         return Rates(step=max(few - FEW * token, 0.0), token=token, pair=pair, logits=logits)
 
-    return Gauge(clock, apart(rates), lambda: apart(lambda: seconds(prompt(tokens, 0), repeats=2)))
+    return Gauge(clock, apart(rates), lambda: apart(lambda: seconds(prompt(size), repeats=3)))

@@ -136,7 +136,7 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
 
 def self_consistency(text: Text, scale: Scale) -> Workload:
     """The same question sampled several times, behind worked examples."""
-    questions = 18 * scale.requests
+    questions = 36 * scale.requests
     examples = text.passage(208)
     calls: list[Call] = []
     for _ in range(questions):
@@ -160,7 +160,7 @@ def agent(text: Text, scale: Scale) -> Workload:
 
 def document_qa(text: Text, scale: Scale) -> Workload:
     """Questions on a few documents, from different users: they come in no order."""
-    documents = [text.passage(320) for _ in range(8 * scale.requests)]
+    documents = [text.passage(320) for _ in range(12 * scale.requests)]
     asked = [
         document + text.words("\nQuestion: ") + text.passage(16) + text.words("\nAnswer:")
         for document in documents

@@ -48,8 +48,8 @@ class PrepackedLinear(torch.nn.Module):
 def prepack(model: torch.nn.Module) -> None:
     """Replace a model's linear layers on a CPU, subclasses apart, by prepacked ones.
 
-    A weight that stands elsewhere in the model, too, as embeddings do that are tied to the output, stays there as it is,
-    and its prepacked copy is memory besides. Nothing where torch has no oneDNN.
+    A weight that stands elsewhere in the model, too, as embeddings do that are tied to the output, stays there as it
+    is, and its prepacked copy is memory besides. Nothing where torch has no oneDNN.
     """
     if _PREPACK is None or _LINEAR is None:
         return

@@ -144,13 +144,10 @@ class ModelRunner:
         """What rows in the order of their kinds are attended to with."""
         spans: list[Group | Chunk] = []
         few = [(tokens, pages * self.store.block_size) for _, (alone, tokens, pages) in rows if not alone]
-        packs = [few[first:stop] for first, stop in packed(few)]
-        taken = 0
-        for first, stop in padded([(sum(tokens for tokens, _ in pack), sum(length for _, length in pack)) for pack in packs]):
-            group = []
-            for pack in packs[first:stop]:
-                group.append([row for row, _ in rows[taken : taken + len(pack)]])
-                taken += len(pack)
+        packs = list(packed(few))
+        sizes = [size_of(few[first:stop]) for first, stop in packs]
+        for first, stop in padded(sizes):
+            group = [[row for row, _ in rows[begin:end]] for begin, end in packs[first:stop]]
             spans.append(self._group(group, start))
             start = spans[-1].stop
         for row, _ in rows[len(few) :]:
@@ -190,36 +187,33 @@ class ModelRunner:
 
     def _group(self, packs: Sequence[Sequence[Row]], start: int) -> Group:
         size = self.store.block_size
-        tokens = np.array([sum(len(row.tokens) for row in pack) for pack in packs])
-        width = int(tokens.max())
-        # of each pack's tokens, the first position in the pack that it sees, and the last, which is its own
-        firsts, lasts = np.empty((2, len(packs), width), np.int64)
+        counts = np.array([sum(len(row.tokens) for row in pack) for pack in packs])
+        tokens = np.arange(counts.max())
+        # of each pack's tokens, the first place among its pages that it sees, and the last, its own
+        firsts, lasts = np.empty((2, len(packs), len(tokens)), np.int64)
         blocks = []
-        for number, pack in enumerate(packs):
-            taken, begun = 0, 0
-            ids = array("I")
+        for pack, first, last in zip(packs, firsts, lasts, strict=True):
+            ids, taken = array("I"), 0
             for row in pack:
-                count = len(row.tokens)
-                pages = -(-(row.start + count) // size)
-                firsts[number, taken : taken + count] = begun
-                lasts[number, taken : taken + count] = np.arange(begun + row.start, begun + row.start + count)
-                ids += row.blocks[:pages]
-                taken, begun = taken + count, begun + pages * size
-            firsts[number, taken:], lasts[number, taken:] = firsts[number, taken - 1], lasts[number, taken - 1]
+                begin, end = len(ids) * size, row.start + len(row.tokens)
+                first[taken:] = begin
+                last[taken:] = begin + end - 1  # what fills the pack up sees what the last token sees
+                last[taken : taken + len(row.tokens)] = np.arange(begin + row.start, begin + end)
+                taken += len(row.tokens)
+                ids += row.blocks[: -(-end // size)]
             blocks.append(ids)
-        pages_of = filled(blocks, [len(ids) for ids in blocks])
-        length = pages_of.shape[1] * size
+        pages = filled(blocks, [len(ids) for ids in blocks])
+        length = pages.shape[1] * size
         places = np.arange(length)
-        hidden = (places > lasts[:, :, None]) | (places < firsts[:, :, None])
+        hidden = (places < firsts[:, :, None]) | (places > lasts[:, :, None])
         mask = np.where(hidden, _HIDDEN, _SEEN)[:, None]
         spread, real = None, None
-        if width > 1:
-            befores = tokens.cumsum() - tokens
-            every = np.arange(width)
-            spread = self._tensor((befores[:, None] + np.minimum(every, tokens[:, None] - 1)).reshape(-1))
-            real = self._tensor(np.flatnonzero(every < tokens[:, None]))
-        stop = start + int(tokens.sum())
-        return Group(start, stop, self._gathered(pages_of, length), self._mask(mask), spread, real)
+        if len(tokens) > 1:
+            befores = counts.cumsum() - counts
+            spread = self._tensor((befores[:, None] + np.minimum(tokens, counts[:, None] - 1)).reshape(-1))
+            real = self._tensor(np.flatnonzero(tokens < counts[:, None]))
+        stop = start + int(counts.sum())
+        return Group(start, stop, self._gathered(pages, length), self._mask(mask), spread, real)
 
     def _chunk(self, row: Row, start: int) -> Chunk:
         tokens = len(row.tokens)
@@ -265,6 +259,11 @@ def in_one_piece(blocks: Any) -> bool:
     return len(blocks) < 3 or bool((np.diff(blocks) == 1).all())
 
 
+def size_of(pack: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Tokens and length of all of it."""
+    return sum(tokens for tokens, _ in pack), sum(length for _, length in pack)
+
+
 def packed(sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """First and last but one of those that are packed together, of so many tokens and so long each.
 
@@ -272,12 +271,11 @@ def packed(sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """
     first = 0
     while first < len(sizes):
-        tokens, length = sizes[first]
-        stop, cost = first + 1, PACKED_PAIRS + tokens * length
+        stop, tokens, length, cost = first, 0, 0, 0
         while stop < len(sizes):
             tokens, length = tokens + sizes[stop][0], length + sizes[stop][1]
-            more = PACKED_PAIRS + tokens * length
-            if more * (stop - first) >= cost * (stop + 1 - first):
+            more, count = PACKED_PAIRS + tokens * length, stop - first
+            if count and more * count >= cost * (count + 1):
                 break
             stop, cost = stop + 1, more
         yield first, stop
@@ -294,10 +292,11 @@ def padded(sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         stop, area, widest, longest = first, 0, 0, 0
         while stop < len(sizes):
             tokens, length = sizes[stop]
-            more, wide, most, count = area + tokens * length, max(widest, tokens), max(longest, length), stop + 1 - first
-            if count * wide * most > 2 * more + PADDED_TOKENS * count:
+            more, wide, long = area + tokens * length, max(widest, tokens), max(longest, length)
+            count = stop + 1 - first
+            if count * wide * long > 2 * more + PADDED_TOKENS * count:
                 break
-            stop, area, widest, longest = stop + 1, more, wide, most
+            stop, area, widest, longest = stop + 1, more, wide, long
         yield first, stop
         first = stop
 

@@ -459,6 +459,14 @@ class ModelManager:
         if self.cache and wanted > len(self.free):
             self.free.update(self.cache.evict(wanted - len(self.free)))
 
+    def evict(self, n: int) -> int:
+        """Let the cache shrink by that, if it can; by how much it did."""
+        if n < 0:
+            raise Refusal("SizeError", given=n)
+        given_up = self.cache.evict(n) if self.cache else []
+        self.free.update(given_up)
+        return len(given_up)
+
     def give(self, table: ModelTable, ids: Sequence[int]) -> None:
         """Take these ids out of the free set for the table."""
         if not self.free.issuperset(ids) or len(set(ids)) != len(ids):

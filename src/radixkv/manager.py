@@ -262,7 +262,8 @@ class BlockManager:
         Raises:
             SizeError: a negative number; nothing changed.
         """
-        given_up = self.cache.evict(n) if self.cache else array("I")
+        wanted = check_size("n", n, 0)
+        given_up = self.cache.evict(wanted) if self.cache else array("I")
         self.pool.reclaim(given_up)
         return len(given_up)
 

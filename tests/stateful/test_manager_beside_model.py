@@ -143,6 +143,10 @@ class ManagerMachine(RuleBasedStateMachine):
         self.manager.resume(table)
         self.model.give(expected, table.blocks.tolist()[-wanted:] if wanted else [])
 
+    @rule(n=st.integers(-1, 4))
+    def evict(self, n: int) -> None:
+        assert answer(lambda: self.model.evict(n)) == answer(lambda: self.manager.evict(n))
+
     @rule(prompt=strategies.prompts, namespace=strategies.namespaces)
     def ask(self, prompt: Prompt, namespace: str | None) -> None:
         tokens = prompt.spelled(self.model.block_size)

@@ -613,6 +613,29 @@ def test_the_counters_tell_what_happened(prefix_cache: str) -> None:
     assert 8 == made.pool.num_free
 
 
+# --- evict -----------------------------------------------------------------------------------------------------------
+
+
+@with_any
+def test_the_cache_shrinks_on_demand(prefix_cache: str) -> None:
+    """By what no running request reads; the counters go on."""
+    made = manager(8, 2, prefix_cache)
+    one, two = made.admit([1, 2, 3]), made.admit([5, 6, 7, 8, 9])
+    made.commit(one, 3)
+    made.commit(two, 5)
+    made.finish(two)
+    cached = 2 if made.cache else 0
+
+    assert 0 == made.evict(0)
+    assert cached == made.evict(100)
+    assert 6 == made.pool.num_free
+    assert 2 == made.stats.admitted
+    assert cached == made.stats.prefix.evicted_blocks
+    made.check_invariants()
+    with pytest.raises(SizeError):
+        made.evict(-1)
+
+
 # --- reset -----------------------------------------------------------------------------------------------------------
 
 

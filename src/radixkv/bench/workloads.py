@@ -100,13 +100,13 @@ def few_shot(text: Text, scale: Scale) -> Workload:
     task = text.words("Who speaks in the passage? Answer with a name.\n")
     examples = task + sum((text.passage(52) + text.words("\nSpeaker: Alice\n") for _ in range(8)), ())
     ask = text.words("\nSpeaker:")
-    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(96 * scale.requests)]
+    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(144 * scale.requests)]
     return Workload("few-shot", f"{len(calls)} questions behind the same 8 examples", tuple(calls))
 
 
 def multi_turn(text: Text, scale: Scale) -> Workload:
     """Chats behind one system prompt; each turn brings the whole history."""
-    chats = 32 * scale.requests
+    chats = 48 * scale.requests
     system = text.words("You tell the story of Alice.\n") + text.passage(320)
     calls: list[Call] = []
     for _ in range(chats):
@@ -120,7 +120,7 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
     """A problem: thoughts are sampled, each is judged, two are gone on with, and what comes of them is judged."""
     propose, judge = text.words("\nNext thought:"), text.words("\nIs this right? Yes or no:")
     calls: list[Call] = []
-    problems = 18 * scale.requests
+    problems = 24 * scale.requests
     for _ in range(problems):
         problem = text.passage(200) + propose
         thoughts = list(range(len(calls), len(calls) + 4))
@@ -173,7 +173,7 @@ def document_qa(text: Text, scale: Scale) -> Workload:
 
 def no_sharing(text: Text, scale: Scale) -> Workload:
     """Nothing in common: all that a cache can do here is cost time."""
-    calls = [Call(text.passage(320), 4) for _ in range(12 * scale.requests)]
+    calls = [Call(text.passage(320), 4) for _ in range(20 * scale.requests)]
     return Workload("no-sharing", f"{len(calls)} prompts with nothing in common", tuple(calls))
 
 

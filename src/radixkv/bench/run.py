@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -69,6 +70,7 @@ def run(  # noqa: PLR0913  # one a choice of the user's
         if name not in WORKLOADS:
             raise UnknownNameError(kind="workload", name=name, known=tuple(WORKLOADS))
     model = load_model(model_name or DEFAULT_MODEL, dtype=dtype)
+    gc.freeze()  # as the server does
 
     def encode(words: str) -> Sequence[int]:
         tokens: list[int] = model.tokenizer(words, add_special_tokens=False)["input_ids"]

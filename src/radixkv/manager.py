@@ -71,7 +71,7 @@ class BlockTable:
         self.matched_tokens = 0
         """Leading tokens that the last admission found cached: its prefill starts behind them."""
         self.computed_tokens = 0
-        """Leading tokens whose K and V exist, while running."""
+        """Leading tokens whose K and V exist, or will before anybody reads them, while running."""
         self.cached_blocks = 0
         """Leading blocks that are the cache's, locked; the others are the request's own."""
         self.state: Literal["running", "preempted", "finished"] = "running"
@@ -125,7 +125,7 @@ class BlockManager:
         except (KeyError, TypeError):
             raise UnknownNameError(kind="prefix cache", name=prefix_cache, known=tuple(sorted(CACHES))) from None
         self.cache: PrefixCache[Any] | None = make_cache(block_size, eviction=eviction) if make_cache else None
-        """The prefix cache, to read; None for "none". What it gives up must go back to the pool: use `reset` here."""
+        """The prefix cache, to read; None for "none". What it gives up is the pool's: use `evict` and `reset` here."""
         self._running: set[BlockTable] = set()
         self._admitted = self._resumed = self._preempted = self._finished = 0
 
@@ -191,7 +191,8 @@ class BlockManager:
         """Note that K and V of the first `computed_tokens` exist, and cache the full blocks among them.
 
         Or will exist before anybody reads them: an engine may commit what it is about to compute, so that others of the
-        same step hit it, and has to `evict` it again if that fails.
+        same step hit it. If it then cannot compute it, it has to finish all tables that hold such blocks, and `evict`
+        all that is evictable.
 
         Where the cache had a block already, the table takes that one and its own goes back to the pool: `table.blocks`
         may change. O(1) while no block fills, else an insert.

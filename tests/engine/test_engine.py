@@ -439,8 +439,8 @@ def test_logits_that_are_no_numbers_end_their_request_alone(
     """The others of the step go on; the step has not failed."""
     forward = ModelRunner.forward
 
-    def spoiled(self: ModelRunner, rows: Any) -> Any:
-        logits = forward(self, rows).clone()
+    def spoiled(self: ModelRunner, rows: Any, **how: Any) -> Any:
+        logits = forward(self, rows, **how).clone()
         for place, row in enumerate(row for row in rows if row.wants_logits):
             if 13 in row.tokens:
                 logits[place, 7] = float("nan")

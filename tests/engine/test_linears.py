@@ -82,3 +82,12 @@ def test_bfloat16_is_prepacked_where_there_are_units_for_it(
     load_model(str(tmp_path), dtype=dtype, device="cpu")
 
     assert expected == len(prepacked)
+
+
+def test_a_layer_that_would_compute_something_else_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build of torch may be wrong about its machine."""
+    monkeypatch.setattr(linears, "_LINEAR", lambda inputs, *_: torch.zeros(*inputs.shape[:-1], 4))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    prepack(model)
+
+    assert torch.nn.Linear is type(model[0])

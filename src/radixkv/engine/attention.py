@@ -207,7 +207,10 @@ class PagedBatch:
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
     ) -> torch.Tensor:
-        """Write the new K and V, then attend: `[heads, tokens, dim]` in, `[tokens, heads, dim]` out."""
+        """Write the new K and V, all of them, then attend: `[heads, tokens, dim]` in, `[tokens, heads, dim]` out.
+
+        Rows may read what other rows of the batch write.
+        """
         flat_keys, flat_values = self.store.flat_keys[layer], self.store.flat_values[layer]
         if len(self.begun):
             flat_keys.index_fill_(0, self.begun, 0)

@@ -73,6 +73,8 @@ class LoadedModel:
 def load_model(name_or_path: str = DEFAULT_MODEL, *, dtype: str = "auto", device: str = "auto") -> LoadedModel:
     """Load a model and its tokenizer, and prove on a few tokens that the engine computes it right.
 
+    In bfloat16 on a CPU with units for it its linear layers are `PrepackedLinear`: it cannot be saved or copied.
+
     Args:
         name_or_path: `DEFAULT_MODEL`, a folder as `save_pretrained` writes it, a `.gguf` file, or a name on the
             Hugging Face hub.

@@ -41,7 +41,8 @@ class Output:
     the whole block pool is full."""
     prompt_tokens: int
     cached_tokens: int
-    """Of the prompt's, those whose K and V were in the cache at the first admission."""
+    """Of the prompt's, those that it did not have to compute after its first admission: in the cache, or computed by
+    another request of the same step."""
     output_tokens: int
     """All so far."""
     timings: Timings

@@ -36,12 +36,12 @@ _HIDDEN, _SEEN = np.float32(-np.inf), np.float32(0)
 
 
 class Row(NamedTuple):
-    """Consecutive tokens of one request, to be computed behind those whose K and V exist."""
+    """Consecutive tokens of one request, to be computed behind those whose K and V exist or other rows compute."""
 
     tokens: Sequence[int]
     """At least one."""
     start: int
-    """Position of the first: so many tokens' K and V are in the blocks already."""
+    """Position of the first: so many tokens' K and V are in the blocks already, or will be by the same call."""
     blocks: array[int]
     """The request's block ids, enough for all tokens; read during the call only."""
     wants_logits: bool
@@ -65,16 +65,18 @@ class ModelRunner:
         self._selects = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     @torch.inference_mode()
-    def forward(self, rows: Sequence[Row]) -> torch.Tensor:
+    def forward(self, rows: Sequence[Row], *, pack: bool = True) -> torch.Tensor:
         """Write K and V of all tokens of the rows; give the logits of those that want them.
 
         Args:
             rows: one or more, of different requests.
+            pack: attend to small rows several as one problem. That is faster, but a mask hides no NaN or infinity:
+                those of one row may become those of others that share no page with it.
 
         Returns:
             `[wanting rows, vocabulary]`, in the order of `rows`, float32, on the model's device.
         """
-        tokens, positions, wanted, batch = self._lay_out(rows)
+        tokens, positions, wanted, batch = self._lay_out(rows, pack=pack)
         arguments: dict[str, Any] = {"logits_to_keep": wanted} if self._selects else {}
         logits: torch.Tensor = self.model(
             input_ids=tokens.unsqueeze(0),
@@ -85,7 +87,9 @@ class ModelRunner:
         ).logits[0]
         return (logits if self._selects else logits.index_select(0, wanted)).float()
 
-    def _lay_out(self, rows: Sequence[Row]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, PagedBatch]:
+    def _lay_out(
+        self, rows: Sequence[Row], *, pack: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, PagedBatch]:
         """Tokens, their positions, which of them have logits that are wanted, and what they attend to."""
         shared = shared_runs(rows, self.store.block_size) if self._merges and len(rows) > 1 else []
         own = list(rows)
@@ -98,8 +102,8 @@ class ModelRunner:
         ordered = [rows[i] for i in order]
         ends = dict(zip(order, accumulate(len(row.tokens) for row in ordered), strict=True))
         border = max((ends[i] for i in sharing), default=0)  # between those that share pages and the others
-        spans = self._spans([(own[i], kinds[i]) for i in order[: len(sharing)]], 0)
-        spans += self._spans([(own[i], kinds[i]) for i in order[len(sharing) :]], border)
+        spans = self._spans([(own[i], kinds[i]) for i in order[: len(sharing)]], 0, pack=pack)
+        spans += self._spans([(own[i], kinds[i]) for i in order[len(sharing) :]], border, pack=pack)
         tokens, positions, slots = self._flatten(ordered)
         prefixes, place = self._prefixes(rows, shared, ends)
         batch = PagedBatch(self.store, len(rows), slots, self._begun(ordered), tuple(spans), border, prefixes, place)
@@ -140,11 +144,13 @@ class ModelRunner:
                 rests.append(row.blocks[page] * size + np.arange((end - 1) % size + 1, size))
         return self._tensor(np.concatenate(rests) if rests else np.empty(0, np.int64))
 
-    def _spans(self, rows: Sequence[tuple[Row, tuple[int, int, int]]], start: int) -> list[Group | Chunk]:
+    def _spans(
+        self, rows: Sequence[tuple[Row, tuple[int, int, int]]], start: int, *, pack: bool
+    ) -> list[Group | Chunk]:
         """What rows in the order of their kinds are attended to with."""
         spans: list[Group | Chunk] = []
         few = [(tokens, pages * self.store.block_size) for _, (alone, tokens, pages) in rows if not alone]
-        packs = list(packed(few))
+        packs = list(packed(few)) if pack else list(pairwise(range(len(few) + 1)))
         sizes = [size_of(few[first:stop]) for first, stop in packs]
         for first, stop in padded(sizes):
             group = [[row for row, _ in rows[begin:end]] for begin, end in packs[first:stop]]
@@ -302,7 +308,7 @@ def padded(sizes: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def shared_runs(rows: Sequence[Row], block_size: int) -> list[tuple[list[int], int]]:
-    """Rows that begin with the same blocks, all of them before any new token, and how many: what saves most.
+    """Rows that begin with the same blocks, all of them before their own new tokens, and how many: what saves most.
 
     Of the rows in the order of their block ids, neighbours share most: no other runs of neighbours that save
     `PREFIX_TOKENS` each save more. No runs if all together save less than `SAVED_TOKENS`. O(rows x (rows + pages x log

@@ -10,12 +10,14 @@ a step   grow       a place for the token that each decoding request sampled las
 
 Blocks are the cache's before their K and V are computed, so that requests which come together compute what they share
 once, in one step: in each layer, all K and V of a step are written before any are read. What a step failed to compute
-must not be read later: the requests that were to read it end, and the cache gives up all that nobody locks.
+must not be read later. If it raised, all that run end and the cache is emptied; if some logits are no numbers, their
+requests end, prompts that are half done start again, and the cache gives up all that nobody locks.
 """
 
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +76,7 @@ class Steps:
         self._waiting: dict[Request, None] = {}
         self._running: dict[Request, None] = {}  # in order of admission
         self._batch: list[Request] = []  # what the step at work computes
+        self._promised = array("I")  # the cache's blocks that it is to compute
         self._meter = _Meter()
         self.latest = self._look()
         """How things stood before the last outputs were handed out, or since. Any thread may read it."""
@@ -114,18 +117,22 @@ class Steps:
             self.end(request, reason, error)
 
     def step(self) -> None:
-        """One step. What fails it ends the requests that it was computing, with the reason "error"."""
+        """One step. What fails it ends all that run, with the reason "error", and empties the cache.
+
+        Raises:
+            InvariantError: after such a failure somebody holds blocks still that were not computed.
+        """
         started = self._clock()
-        self._batch = []
+        self._batch, self._promised = [], array("I")
         try:
             sound = self._step()
         except Exception as error:  # noqa: BLE001  # it is logged, and told to the owners
-            _log.exception("a step failed; its requests end")
+            _log.exception("a step failed; all that run end")
             sound = False
-            # before there was a batch it is not known whose fault it is
-            for request in tuple(self._batch or self._running or self._waiting):
+            # if nobody ran, whoever was to start is at fault, and nobody knows who that was
+            for request in tuple(self._running or self._waiting):
                 self.end(request, "error", _said(error))
-            self._distrust()
+            self._break_promises()
         if sound:
             self._meter.failing_steps = 0
         else:
@@ -174,29 +181,43 @@ class Steps:
                 raise InvariantError("nothing runs, and nothing that waits can start")
             return True
         logits = self._runner.forward(rows)
-        finite = torch.isfinite(logits.amax(-1)).tolist() if len(logits) else []  # which waits for a GPU, too
+        finite = _finite(logits)  # which waits for a GPU, too
+        if not all(finite) and len(rows) > 1:
+            logits = self._runner.forward(rows, pack=False)  # whose they are and nobody else's
+            finite = _finite(logits)
         computed = self._clock()
         self._meter.model_seconds += computed - planned
         self._meter.computed_tokens += sum(len(row.tokens) for row in rows)
         wanting = [request for request, row in zip(self._batch, rows, strict=True) if row.wants_logits]
         if not all(finite):
-            for request in (request for request, fine in zip(wanting, finite, strict=True) if not fine):
-                # one request's numbers end neither the others nor, as they are not cached, those that share its prompt
-                _log.error("the logits of %r are not finite; it ends", request)
-                self.end(request, "error", "the model's logits are not finite numbers")
-            self._distrust()
-        checked, cache_seconds = self._clock(), self._meter.cache_seconds
+            self._end_unsound([request for request, fine in zip(wanting, finite, strict=True) if not fine])
+        began, cache_seconds = self._clock(), self._meter.cache_seconds
         sound = [request for request, fine in zip(wanting, finite, strict=True) if fine]
         if sound:
             self._sample(sound, logits if all(finite) else logits[torch.tensor(finite, device=logits.device)])
         released = self._meter.cache_seconds - cache_seconds
-        self._meter.sample_seconds += self._clock() - checked - released
+        self._meter.sample_seconds += self._clock() - began - released
         return bool(sound or not wanting)
 
-    def _distrust(self) -> None:
-        """Give up what is cached, but for what running requests read, who would have heard if it were no numbers."""
+    def _end_unsound(self, requests: Sequence[Request]) -> None:
+        """End requests whose logits are no numbers: those of others go on, and nobody reads what they computed."""
+        cached = any(_table(request).cached_blocks for request in requests)
+        for request in requests:
+            _log.error("the logits of %r are not finite; it ends", request)
+            self.end(request, "error", "the model's logits are not finite numbers")
+        if cached and self.manager.cache:
+            # prompts that are half done may have read it, too, and their logits would tell too late
+            for request in [request for request in self._batch if request in self._running and _left(request)]:
+                self._preempt(request)
+            self.manager.evict(self.manager.cache.evictable_blocks)
+
+    def _break_promises(self) -> None:
+        """Empty the cache after a step that failed: what it was to compute must be nowhere."""
         if self.manager.cache:
             self.manager.evict(self.manager.cache.evictable_blocks)
+        held = sum(self.manager.pool.owner(block) == "cache" for block in self._promised)
+        if held:
+            raise InvariantError(f"a step failed, and {held} cached blocks that it was to compute are locked still")
 
     def _plan(self) -> list[Row]:
         """What this step computes; `_batch` holds whose row is whose."""
@@ -220,8 +241,10 @@ class Steps:
         if tokens > 0:
             table = _table(request)
             start, stop = table.computed_tokens, table.computed_tokens + tokens
-            self._batch.append(request)  # before the commit: if anything fails from here on, it ends
+            self._batch.append(request)
+            cached = table.cached_blocks
             self.manager.commit(table, stop)
+            self._promised += table.blocks[cached : table.cached_blocks]
             rows.append(Row(request.tokens(start, stop), start, table.blocks, stop == table.num_tokens))
         return tokens
 
@@ -305,6 +328,11 @@ class Steps:
             if request.finish_reason is None:
                 request.end("cancelled", self._clock())
                 self._release(request)
+
+
+def _finite(logits: torch.Tensor) -> list[bool]:
+    """Whether each row's are numbers."""
+    return torch.isfinite(logits.amax(-1)).tolist() if len(logits) else []
 
 
 def _left(request: Request) -> int:

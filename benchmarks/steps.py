@@ -56,6 +56,7 @@ def main() -> None:
             for behind in (0, BEHIND)
             for tokens in (1, 8, 32, 128, 512)
         ),
+        ("4 requests, 512 each", rows(4, 512, 0, shared=False)),
         *(
             (f"{count} requests, {tokens} each, behind {whose} {BEHIND:,}", rows(count, tokens, BEHIND, shared=shared))
             for count, tokens in ((32, 1), (16, 32))

@@ -121,8 +121,8 @@ class Measured:
     def of_bound(self, uncached: Measured) -> float:
         """Prefill speed over what the saved work allows: 1 if prefill took as much less time as it had less to do.
 
-        `uncached` is the same workload without a cache, in the same process. Each run's time counts in full steps as
-        they were then.
+        `uncached` is the same workload without a cache, in the same process. Each run's time counts at the pace the
+        machine had right before and after it.
         """
         return self._speedup(uncached) * self.prefill_work / uncached.prefill_work
 

@@ -91,3 +91,16 @@ def test_a_layer_that_would_compute_something_else_stays(monkeypatch: pytest.Mon
     prepack(model)
 
     assert torch.nn.Linear is type(model[0])
+
+
+def test_a_layer_that_torch_will_not_prepack_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every machine that computes in bfloat16 has what oneDNN wants for it."""
+
+    def refuse(*_: Any) -> torch.Tensor:
+        raise RuntimeError("not on this machine")
+
+    monkeypatch.setattr(linears, "_PREPACK", refuse)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    prepack(model)
+
+    assert torch.nn.Linear is type(model[0])

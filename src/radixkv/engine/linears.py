@@ -52,21 +52,27 @@ def prepack(model: torch.nn.Module) -> None:
     """Replace a model's linear layers on a CPU, subclasses apart, by prepacked ones.
 
     A weight that stands elsewhere in the model, too, as embeddings do that are tied to the output, stays there as it
-    is, and its prepacked copy is memory besides. Nothing where torch has no oneDNN, and no layer that then computes
-    something else.
+    is, and its prepacked copy is memory besides. Layers stay as they are where torch has no oneDNN or will not prepack
+    them on this machine, and where they would compute something else.
     """
     if _PREPACK is None or _LINEAR is None:
         return
     for module in tuple(model.modules()):
         for name, child in tuple(module.named_children()):
             if type(child) is torch.nn.Linear and child.weight.device.type == "cpu":
-                packed = PrepackedLinear(child)
-                if _agree(child, packed):
+                packed = _prepacked(child)
+                if packed is not None:
                     setattr(module, name, packed)
 
 
-def _agree(plain: torch.nn.Linear, packed: PrepackedLinear) -> bool:
-    """On one token, whose numbers are those of a row of the weight."""
+def _prepacked(plain: torch.nn.Linear) -> PrepackedLinear | None:
+    """None unless it computes the same on one token, whose numbers are those of a row of the weight."""
     token = plain.weight[:1]
-    expected, got = plain(token).float(), packed(token).float()
-    return float((got - expected).abs().max()) <= _TOLERANCE * float(expected.abs().max())
+    expected = plain(token).float()
+    try:
+        packed = PrepackedLinear(plain)
+        got = packed(token).float()
+    except RuntimeError:  # what torch raises at a dtype that oneDNN does not take on this machine
+        return None
+    same = float((got - expected).abs().max()) <= _TOLERANCE * float(expected.abs().max())
+    return packed if same else None

@@ -205,16 +205,15 @@ class Steps:
         for request in requests:
             _log.error("the logits of %r are not finite; it ends", request)
             self.end(request, "error", "the model's logits are not finite numbers")
-        if cached and self.manager.cache:
+        if cached:
             # prompts that are half done may have read it, too, and their logits would tell too late
             for request in [request for request in self._batch if request in self._running and _left(request)]:
                 self._preempt(request)
-            self.manager.evict(self.manager.cache.evictable_blocks)
+            self.manager.evict(self.manager.pool.num_blocks)
 
     def _break_promises(self) -> None:
         """Empty the cache after a step that failed: what it was to compute must be nowhere."""
-        if self.manager.cache:
-            self.manager.evict(self.manager.cache.evictable_blocks)
+        self.manager.evict(self.manager.pool.num_blocks)
         held = sum(self.manager.pool.owner(block) == "cache" for block in self._promised)
         if held:
             raise InvariantError(f"a step failed, and {held} cached blocks that it was to compute are locked still")

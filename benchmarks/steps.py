@@ -28,8 +28,9 @@ def main() -> None:
     import torch
 
     from radixkv.engine import load_model
+    from radixkv.engine.grouping import Row
     from radixkv.engine.kv_store import KVStore
-    from radixkv.engine.runner import ModelRunner, Row
+    from radixkv.engine.runner import ModelRunner
     from radixkv.engine.threads import apart
 
     if args.threads:

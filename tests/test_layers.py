@@ -62,7 +62,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("__init__",),
     ),
     "engine": (
-        ("errors", "threads", "linears"),
+        ("errors", "threads", "linears", "grouping"),
         ("sampling", "kv_store", "text", "config", "snapshot", "default_model"),
         ("request", "attention"),
         ("runner",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -16,8 +17,10 @@ import pytest
 import torch
 
 from radixkv import RadixKVError
-from radixkv.engine import LoadedModel, Request, runner
-from radixkv.engine.runner import ModelRunner, Row, shared_runs
+from radixkv.engine import LoadedModel, Request, grouping, runner
+from radixkv.engine.attention import Places
+from radixkv.engine.grouping import Grouping, Row, group_rows
+from radixkv.engine.runner import ModelRunner
 from radixkv.engine.steps import Steps
 from radixkv.manager import BlockManager, BlockTable
 from radixkv.radix_cache import RadixCache
@@ -111,8 +114,9 @@ def test_identical_prompts_at_once(tiny: LoadedModel, reference: Reference, cach
 
 def share_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let rows attend together to whatever they share, however little it saves."""
-    for name, few in (("SAVED_TOKENS", 1), ("PREFIX_TOKENS", 1), ("MERGED_TOKENS", 0)):
-        monkeypatch.setattr(runner, name, few)
+    for name in ("PROBLEM_PAIRS", "CALL_PAIRS", "TOKEN_PAIRS", "MERGED_PAIRS"):
+        monkeypatch.setattr(grouping, name, 0)
+    monkeypatch.setattr(grouping, "PACKED_ROWS", 1)
 
 
 @pytest.mark.parametrize("block_size", SIZES)
@@ -124,12 +128,12 @@ def test_shared_pages_are_attended_to_together(
     share_always(monkeypatch)
     together: list[int] = []
 
-    def watched(rows: Sequence[Row], size: int) -> list[tuple[list[int], int]]:
-        runs = shared_runs(rows, size)
-        together.extend(len(rows[i].tokens) for indices, _ in runs for i in indices)
-        return runs
+    def watched(rows: Sequence[Row], size: int, **which: bool) -> Grouping:
+        found = group_rows(rows, size, **which)
+        together.extend(len(rows[i].tokens) for problem in found.merged for i in problem.rows)
+        return found
 
-    monkeypatch.setattr(runner, "shared_runs", watched)
+    monkeypatch.setattr(runner, "group_rows", watched)
     harness = Harness(tiny, 8_192 // block_size, prefix_cache=cache, block_size=block_size, token_budget=96)
     converse(harness, PROMPTS)
 
@@ -227,28 +231,50 @@ def freed_duplicate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_page_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows attend together to the first page that they do not share, too."""
+    """Rows that share pages are thought to share the next one, too."""
+    common = grouping.common_blocks
 
-    def wrong(rows: Sequence[Row], size: int) -> list[tuple[list[int], int]]:
-        return [
-            (indices, min(pages + 1, *(rows[i].start // size for i in indices)))
-            for indices, pages in shared_runs(rows, size)
-        ]
+    def wrong(one: array[int], other: array[int]) -> int:
+        found = common(one, other)
+        return min(found + 1, len(one), len(other)) if found else 0
 
+    monkeypatch.setattr(grouping, "common_blocks", wrong)
+
+
+def one_page_too_many_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, where all that is shared is merged."""
     share_always(monkeypatch)
-    monkeypatch.setattr(runner, "shared_runs", wrong)
+    one_page_too_many(monkeypatch)
+
+
+def seen_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token of a packed row sees the one behind it."""
+    held = runner._held
+    monkeypatch.setattr(runner, "_held", lambda problem, size: held(problem, size) - 1)
+
+
+def other_rows_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token is given what the one before it attended to."""
+    rolled(monkeypatch, "own")
 
 
 def other_rows_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row is given what the row before it attended to."""
-    made = ModelRunner._prefixes
-
-    def wrong(self: ModelRunner, *args: Any) -> Any:
-        prefixes, place = made(self, *args)
-        return prefixes, place.roll(1)
-
+    """The same, of merged pages alone."""
     share_always(monkeypatch)
-    monkeypatch.setattr(ModelRunner, "_prefixes", wrong)
+    rolled(monkeypatch, "merged")
+
+
+def rolled(monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    lay_out = ModelRunner._lay_out
+
+    def wrong(self: ModelRunner, rows: Any, *, pack: bool) -> Any:
+        *others, batch = lay_out(self, rows, pack=pack)
+        places = getattr(batch, which)
+        if places is not None:
+            places = Places(*(values.roll(1) for values in (places.begun, places.width, places.number)))
+        return *others, replace(batch, **{which: places})
+
+    monkeypatch.setattr(ModelRunner, "_lay_out", wrong)
 
 
 FAULTS = (
@@ -259,6 +285,9 @@ FAULTS = (
     stale_table,
     freed_duplicate,
     one_page_too_many,
+    one_page_too_many_merged,
+    seen_too_early,
+    other_rows_result,
     other_rows_prefix,
 )
 

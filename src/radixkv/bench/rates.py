@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from radixkv.engine import LoadedModel
+from radixkv.engine.grouping import Row
 from radixkv.engine.kv_store import KVStore
-from radixkv.engine.runner import ModelRunner, Row
+from radixkv.engine.runner import ModelRunner
 from radixkv.engine.threads import apart
 
 STEP_TOKENS: Final = 2048

@@ -5,23 +5,18 @@ builds no mask, since the interface knows no mask function for this attention. W
 attends to, comes along as a keyword argument of the forward call, which model code hands on to the attention.
 
 ```text
-tokens   | rows that share pages: groups, chunks | the others: rows of a few tokens in groups | chunks of prompts
+tokens   | merged rows | other rows of a few tokens | chunks of prompts
 write    every token's K and V to its slot, in every layer, before anything is read
-attend   a group: gathered pages, padded, one call    a chunk: its pages, a view where they lie in one piece
-merge    rows that begin with the same pages attend to those once, all such prefixes in one call, padded, and each row
-         to its own pages apart; by the log-sum-exp of both the two results are the one of all pages
+attend   few tokens: groups of problems (grouping.py), a call each | a chunk: its pages, a view where in one piece
+place    what the problems give, back in the order of the tokens
+merge    rows that are in two problems: by the log-sum-exp of both the two results are the one of all pages
 ```
-
-Attending to a shared prefix once is of Juravsky et al., "Hydragen: High-Throughput LLM Inference with Shared Prefixes"
-(2024), and known as cascade inference from FlashInfer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -29,7 +24,6 @@ from transformers import AttentionInterface
 
 from radixkv.engine.errors import UnsupportedModelError
 from radixkv.engine.kv_store import KVStore
-from radixkv.errors import InvariantError
 
 PAGED: Final = "radixkv_paged"
 """The name that the attention is registered under."""
@@ -42,9 +36,6 @@ FOREIGN_ARGUMENTS: Final = {
 }
 """What model code may ask of an attention that this one does not do, and its name."""
 
-
-FEW_TOKENS: Final = 64
-"""Rows of more tokens are attended to by themselves, and fill the kernel's rows without other heads' tokens."""
 
 # What `scaled_dot_product_attention` itself calls on a CPU; it alone gives the log-sum-exp.
 _FLASH: Final[Any] = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
@@ -117,24 +108,52 @@ class Mask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Requests with a few new tokens each, attended to in one call over their gathered pages.
+    """Problems of one call, all padded alike."""
 
-    What is small is packed: to the kernel, some requests are one, by whose mask each token sees those of its own alone.
-    All packs are padded alike.
-    """
-
-    start: int
-    stop: int
-    """Their rows of the batch."""
+    tokens: torch.Tensor
+    """Which rows of the batch each one's tokens are, `[problems, tokens]`; filled up with its last."""
     pages: Pages
-    """Every pack's, filled up with its own first to the longest one's number."""
-    mask: Mask
-    """`[packs, 1, tokens, length]`."""
-    spread: torch.Tensor | None
-    """Which of the group's rows is which pack's first, second, ... token, `[packs * tokens]`, filled up; None if each
-    has one."""
-    real: torch.Tensor | None
-    """Where in `spread` the group's rows are, `[rows]`."""
+    """Each one's, filled up with its first."""
+    mask: Mask | None
+    """`[problems, 1, tokens, length]`; None where every token sees every page."""
+    _queries: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+
+    def queries(self, heads: int, kv_heads: int) -> torch.Tensor:
+        """Where the kernel's queries are among all heads of all tokens, `[problems * heads * tokens]`.
+
+        The heads that share a K/V head stand in the place of more query tokens: no K or V is repeated, and few tokens
+        behind a long prefix fill the kernel's rows. Made once for all layers.
+        """
+        found = self._queries.get((heads, kv_heads))
+        if found is None:
+            head = torch.arange(heads, device=self.tokens.device)
+            found = self._queries[heads, kv_heads] = (self.tokens[:, None] * heads + head[:, None]).view(-1)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where the results of some tokens are among those of all groups, `[tokens]` each."""
+
+    begun: torch.Tensor
+    """The first token of its problem, counting each group's as they are padded."""
+    width: torch.Tensor
+    """The tokens of its problem, as they are padded."""
+    number: torch.Tensor
+    """Which of its problem's tokens it is."""
+    _heads: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+
+    def of(self, heads: int, kv_heads: int) -> torch.Tensor:
+        """Where each head's result is, `[tokens * heads]`; made once for all layers."""
+        found = self._heads.get((heads, kv_heads))
+        if found is None:
+            # a problem's results are [tokens of the kernel, kv_heads], and those tokens are [shared heads, tokens]
+            head = torch.arange(heads, device=self.begun.device)
+            kv_head, shared = head // (heads // kv_heads), head % (heads // kv_heads)
+            rows = shared * self.width[:, None] + self.number[:, None]
+            found = (self.begun[:, None] * heads + rows * kv_heads + kv_head).view(-1)
+            self._heads[heads, kv_heads] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,36 +165,8 @@ class Chunk:
     """Its rows of the batch."""
     pages: Pages
     """What it attends to, its own tokens the last."""
-    mask: Mask | None
-    """`[tokens, length]`; None where a plain causal mask will do, or none."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prefixes:
-    """Pages that several rows each begin with, attended to in one call for all of those rows, all padded alike."""
-
-    pages: Pages
-    """Those of every prefix."""
-    mask: Mask | None
-    """`[prefixes, 1, 1, length]`; None where all are as long."""
-    spread: torch.Tensor
-    """The rows of the batch that begin with the first prefix, the second, ..., `[prefixes * rows]`, filled up."""
-
-
-class _Attended(NamedTuple):
-    """Results over some of the pages."""
-
-    out: torch.Tensor
-    """`[tokens, heads, dim]`."""
-    weight: torch.Tensor | None
-    """The logarithm of the scores' sum of exponentials, `[tokens, heads, 1]`; only where it is needed."""
-
-    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> _Attended:
-        """Both, changed alike."""
-        return _Attended(change(self.out), None if self.weight is None else change(self.weight))
-
-
-_Kernel: TypeAlias = Callable[..., _Attended]
+    mask: torch.Tensor | None
+    """`[tokens, length]`; None where a plain causal mask will do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,14 +181,13 @@ class PagedBatch:
     begun: torch.Tensor
     """Slots to clear: the ends of the pages that the tokens begin. Whole pages are read, and what an earlier owner left
     there is masked, but a NaN or an infinity is not hidden by a mask."""
-    spans: tuple[Group | Chunk, ...]
-    """They cover all rows, in order."""
-    shared: int
-    """So many rows, the first ones, begin with pages that others begin with, too; their spans are without those."""
-    prefixes: tuple[Prefixes, ...]
-    """Those pages."""
-    place: torch.Tensor
-    """Where each of those rows is among what all `prefixes` spread, `[shared]`."""
+    groups: tuple[Group, ...]
+    own: Places
+    """Of the tokens in groups, the first of the batch: each one's, over all that it attends to or the last of it."""
+    merged: Places | None
+    """Of the first of them: over what they attend to before that."""
+    chunks: tuple[Chunk, ...]
+    """Of all other tokens, in order."""
 
     @property
     def decodes(self) -> bool:
@@ -218,115 +208,63 @@ class PagedBatch:
         flat_keys.index_copy_(0, self.slots, key.transpose(0, 1))
         flat_values.index_copy_(0, self.slots, value.transpose(0, 1))
         rows = query.transpose(0, 1)  # as model code has them in memory
-        own: list[_Attended] = []  # of rows that attend to prefixes, too
-        parts: list[torch.Tensor] = []
-        for span in self.spans:
-            kernel = partial(_attention, scaling=scaling, weighed=span.start < self.shared)
-            if isinstance(span, Group):
-                found = self._attend_group(span, layer, rows, kernel)
-            else:
-                found = self._attend_chunk(span, layer, rows, kernel)
-            if span.start < self.shared:
-                own.append(found)
-            else:
-                parts.append(found.out)
-        if own:
-            kernel = partial(_attention, scaling=scaling, weighed=True)
-            before = _joined([self._attend_prefixes(some, layer, rows, kernel) for some in self.prefixes])
-            parts.insert(0, _merged(before.each(lambda part: part.index_select(0, self.place)), _joined(own)))
+        parts = [self._attend_groups(layer, rows, scaling)] if self.groups else []
+        parts += [self._attend_chunk(chunk, layer, rows, scaling) for chunk in self.chunks]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _pages(self, pages: Pages, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """K and V of a layer."""
+        """K and V of a layer, `[problems, kv_heads, length, dim]` each."""
         store = self.store
-        return (
-            pages.of(store.keys[layer], store.flat_keys[layer]),
-            pages.of(store.values[layer], store.flat_values[layer]),
-        )
+        key = pages.of(store.keys[layer], store.flat_keys[layer])
+        value = pages.of(store.values[layer], store.flat_values[layer])
+        return key.transpose(1, 2), value.transpose(1, 2)
 
-    def _attend_group(self, group: Group, layer: int, rows: torch.Tensor, kernel: _Kernel) -> _Attended:
-        rows = rows[group.start : group.stop]
-        if group.spread is not None:
-            rows = rows.index_select(0, group.spread)
-        found = _attend_padded(rows, *self._pages(group.pages, layer), group.mask, kernel)
-        real = group.real
-        return found if real is None else found.each(lambda part: part.index_select(0, real))
+    def _attend_groups(self, layer: int, rows: torch.Tensor, scaling: float | None) -> torch.Tensor:
+        heads, dim = rows.shape[1:]
+        kv_heads = self.store.keys[layer].shape[2]
+        flat = rows.reshape(-1, dim)
+        outs, weights = [], []
+        for group in self.groups:
+            key, value = self._pages(group.pages, layer)
+            queries = flat.index_select(0, group.queries(heads, kv_heads)).view(len(key), kv_heads, -1, dim)
+            mask = None if group.mask is None else group.mask.of(heads // kv_heads)
+            if self.merged is None:
+                out = scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
+            else:
+                out, weight = _FLASH(queries, key, value, 0.0, False, attn_mask=mask, scale=scaling)
+                weights.append(weight.transpose(1, 2).reshape(-1))
+            outs.append(out.transpose(1, 2).reshape(-1, out.shape[-1]))  # as the kernel has it in memory
+        found, own = _joined(outs), self.own.of(heads, kv_heads)
+        result = found.index_select(0, own)
+        if self.merged is not None:
+            before = self.merged.of(heads, kv_heads)
+            some = result[: len(before)]
+            weight = _joined(weights)
+            share = torch.sigmoid(weight.index_select(0, before) - weight.index_select(0, own[: len(before)]))
+            # each by its own share: what is left of one that is near one would be lost to bfloat16
+            some.mul_((1 - share).to(some.dtype).unsqueeze(-1))
+            some.addcmul_(found.index_select(0, before), share.to(some.dtype).unsqueeze(-1))
+        return result.view(-1, heads, result.shape[-1])
 
-    def _attend_prefixes(self, some: Prefixes, layer: int, rows: torch.Tensor, kernel: _Kernel) -> _Attended:
-        return _attend_padded(rows.index_select(0, some.spread), *self._pages(some.pages, layer), some.mask, kernel)
-
-    def _attend_chunk(self, chunk: Chunk, layer: int, rows: torch.Tensor, kernel: _Kernel) -> _Attended:
+    def _attend_chunk(self, chunk: Chunk, layer: int, rows: torch.Tensor, scaling: float | None) -> torch.Tensor:
         key, value = self._pages(chunk.pages, layer)
         rows = rows[chunk.start : chunk.stop]
         tokens, heads, dim = rows.shape
-        if tokens == 1 or (chunk.mask is not None and tokens <= FEW_TOKENS):
-            return _attend_padded(rows, key, value, chunk.mask, kernel)
-        shared = heads // key.shape[2]
+        shared = heads // key.shape[1]
         # [kv_heads, shared, tokens, dim]: K and V of a head are seen by all that share it, through a stride of zero
-        found = kernel(
+        out = scaled_dot_product_attention(
             rows.transpose(0, 1).reshape(-1, shared, tokens, dim),
-            key[0].transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
-            value[0].transpose(0, 1).unsqueeze(1).expand(-1, shared, -1, -1),
-            mask=None if chunk.mask is None else chunk.mask.tokens,
-            causal=chunk.mask is None,
+            key[0].unsqueeze(1).expand(-1, shared, -1, -1),
+            value[0].unsqueeze(1).expand(-1, shared, -1, -1),
+            attn_mask=chunk.mask,
+            is_causal=chunk.mask is None,
+            scale=scaling,
         )
-        return found.each(lambda part: part.flatten(0, 1).transpose(0, 1))
+        return out.flatten(0, 1).transpose(0, 1)
 
 
-def _attend_padded(
-    rows: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Mask | None, kernel: _Kernel
-) -> _Attended:
-    """Requests with as many tokens and pages each.
-
-    `[requests * tokens, heads, dim]` attends to `[requests, length, kv_heads, dim]`; `mask` as of `Group` or `Chunk`.
-    The heads that share a K/V head stand in the place of more query tokens: no K or V is repeated, and few tokens
-    behind a long prefix fill the kernel's rows.
-    """
-    requests, _, kv_heads, _ = key.shape
-    heads, dim = rows.shape[1:]
-    found = kernel(
-        rows.reshape(requests, -1, heads, dim).transpose(1, 2).reshape(requests, kv_heads, -1, dim),
-        key.transpose(1, 2),
-        value.transpose(1, 2),
-        mask=None if mask is None else mask.of(heads // kv_heads),
-    )
-    return found.each(lambda part: part.reshape(requests, heads, -1, part.shape[-1]).transpose(1, 2).flatten(0, 1))
-
-
-def _joined(parts: list[_Attended]) -> _Attended:
-    if len(parts) == 1:
-        return parts[0]
-    return _Attended(
-        torch.cat([part.out for part in parts]), torch.cat([part.weight for part in parts if part.weight is not None])
-    )
-
-
-def _merged(one: _Attended, other: _Attended) -> torch.Tensor:
-    """The result over all pages, of results with weights over some and over the others: `[tokens, heads, dim]`."""
-    if one.weight is None or other.weight is None:
-        raise InvariantError("results are merged by their weights, and one has none")
-    share = torch.sigmoid(one.weight - other.weight)
-    # in float32: what is left of a share near one would be lost to bfloat16
-    return torch.lerp(other.out.float(), one.out.float(), share.float()).to(other.out.dtype)
-
-
-def _attention(  # noqa: PLR0913  # as many as attention has
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    scaling: float | None,
-    weighed: bool,
-    mask: torch.Tensor | None = None,
-    causal: bool = False,
-) -> _Attended:
-    """Attention of `[batch, heads, tokens, dim]`, with weights if it is to be merged; both in this order still."""
-    if weighed:
-        out, weight = _FLASH(query, key, value, 0.0, causal, attn_mask=mask, scale=scaling)
-        return _Attended(out, weight.unsqueeze(-1))
-    return _Attended(
-        scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scaling), None
-    )
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def paged_attention(  # noqa: PLR0913, PLR0917  # transformers calls it so

@@ -9,8 +9,9 @@ import torch
 
 from radixkv.engine.attention import PAGED
 from radixkv.engine.errors import UnsupportedModelError
+from radixkv.engine.grouping import Row
 from radixkv.engine.kv_store import KVStore, LayerShape
-from radixkv.engine.runner import ModelRunner, Row
+from radixkv.engine.runner import ModelRunner
 
 _TOKENS: Final = 11
 _BLOCK_SIZE: Final = 4

@@ -26,8 +26,9 @@ import torch
 
 from radixkv.cache import PrefixCache
 from radixkv.engine.config import EngineConfig
+from radixkv.engine.grouping import Row
 from radixkv.engine.request import FinishReason, Output, Request
-from radixkv.engine.runner import ModelRunner, Row
+from radixkv.engine.runner import ModelRunner
 from radixkv.engine.sampling import sample
 from radixkv.engine.snapshot import EngineSnapshot
 from radixkv.errors import InvariantError, OutOfBlocksError

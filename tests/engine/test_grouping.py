@@ -204,24 +204,28 @@ def padded_cost(sizes: Sequence[tuple[int, int, int]]) -> int:
     tokens, length = max(size[0] for size in sizes), max(size[1] for size in sizes)
     gathered = length if len(sizes) > 1 else sizes[0][2]
     each = tokens * (length + grouping.TOKEN_PAIRS) + length * grouping.READ_PAIRS + gathered * grouping.GATHERED_PAIRS
-    return each * len(sizes) + grouping.CALL_PAIRS
+    too_many = len(sizes) > 1 and length * len(sizes) > grouping.CALL_TOKENS
+    return 10**9 if too_many else each * len(sizes) + grouping.CALL_PAIRS
 
 
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 600), st.booleans()), max_size=7),
     st.sampled_from([0, 500, 8192]),
+    st.sampled_from([600, 1800, 10**6]),
 )
-def test_no_padding_costs_less(problems: list[tuple[int, int, bool]], call_pairs: int) -> None:
-    """Against all ways to cut the problems in the order of their sizes."""
+def test_no_padding_costs_less(problems: list[tuple[int, int, bool]], call_pairs: int, most: int) -> None:
+    """Against all ways to cut the problems in the order of their sizes, with so many tokens to gather at most."""
     sizes = [(tokens, length, length * gathered) for tokens, length, gathered in problems]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grouping, "CALL_PAIRS", call_pairs)
+        patch.setattr(grouping, "CALL_TOKENS", most)
         calls = pad_problems(sizes)
 
         assert sorted(i for call in calls for i in call) == [*range(len(sizes))]
         assert sum(padded_cost([sizes[i] for i in call]) for call in calls) == min(
             sum(padded_cost(sorted(sizes)[first:stop]) for first, stop in parts) for parts in cuts(len(sizes))
         )
+        assert all(len(call) * max(sizes[i][1] for i in call) <= most for call in calls if len(call) > 1)
 
 
 def rows_behind(count: int, tokens: int, behind: int, first: int = 0) -> list[Row]:

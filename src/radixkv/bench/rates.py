@@ -21,8 +21,8 @@ PACE_TOKENS: Final = 512
 """Tokens of the prompts that are timed, about those of the workloads. One alone tells how fast the machine is now."""
 FEW: Final = 8
 """Tokens of a step whose cost is nearly all its own."""
-REPEATS: Final = 5
-OUTPUTS: Final = 64
+REPEATS: Final = 7
+OUTPUTS: Final = 256
 """Rows of logits that are timed together."""
 
 Clock: TypeAlias = Callable[[], float]
@@ -62,8 +62,9 @@ class Gauge:
 
 
 def make_gauge(model: LoadedModel, clock: Clock) -> Gauge:
-    """Measure the rates: medians of steps of 8 tokens, full ones of several prompts, prompts behind others, and logits.
+    """Measure the rates: steps of 8 tokens, full ones of several prompts, prompts behind others, and logits.
 
+    They are timed in turn, and the least of each counts: what others on the machine take is no part of any rate.
     Everything is computed in threads that end; nobody else may use the model meanwhile.
     """
     size = min(PACE_TOKENS, model.max_context // 3)  # of a prompt
@@ -71,13 +72,10 @@ def make_gauge(model: LoadedModel, clock: Clock) -> Gauge:
     blocks = array("I", range(prompts * size + OUTPUTS))
     runner = ModelRunner(model.model, KVStore(model.layers, len(blocks), 1, model.dtype, model.device))
 
-    def seconds(rows: list[Row], repeats: int = REPEATS) -> float:
-        took = []
-        for _ in range(repeats):
-            began = clock()
-            runner.forward(rows)
-            took.append(clock() - began)
-        return statistics.median(took)
+    def seconds(rows: list[Row]) -> float:
+        began = clock()
+        runner.forward(rows)
+        return clock() - began
 
     def prompt(tokens: int, behind: int = 0) -> list[Row]:
         return [Row([0] * tokens, behind, blocks, wants_logits=True)]
@@ -89,12 +87,18 @@ def make_gauge(model: LoadedModel, clock: Clock) -> Gauge:
         return [Row([0], 0, blocks[i:], wants_logits=i < wanted) for i in range(OUTPUTS)]
 
     def rates() -> Rates:
-        seconds(full_step())  # warm
-        few, one, behind, full = map(seconds, (prompt(FEW), prompt(size), prompt(size, 2 * size), full_step()))
+        steps = prompt(FEW), prompt(size), prompt(size, 2 * size), full_step(), outputs(OUTPUTS), outputs(1)
+        for rows in steps:  # warm
+            seconds(rows)
+        rounds = [[seconds(rows) for rows in steps] for _ in range(REPEATS)]
+        few, one, behind, full, every, single = map(min, zip(*rounds, strict=True))
         pair = max(behind - one, 0.0) / (2 * size * size)
         pairs = prompts * size * (size + 1) // 2
         token = max(full - pairs * pair - few, 0.0) / max(prompts * size - FEW, 1)
-        logits = max(seconds(outputs(OUTPUTS)) - seconds(outputs(1)), 0.0) / (OUTPUTS - 1)
+        logits = max(every - single, 0.0) / (OUTPUTS - 1)
         return Rates(step=max(few - FEW * token, 0.0), token=token, pair=pair, logits=logits)
 
-    return Gauge(clock, apart(rates), lambda: apart(lambda: seconds(prompt(size), repeats=3)))
+    def pace() -> float:
+        return statistics.median(seconds(prompt(size)) for _ in range(3))
+
+    return Gauge(clock, apart(rates), lambda: apart(pace))

@@ -117,10 +117,20 @@ def multi_turn(text: Text, scale: Scale) -> Workload:
 
 
 def tree_of_thought(text: Text, scale: Scale) -> Workload:
-    """A problem: thoughts are sampled, each is judged, two are gone on with, and what comes of them is judged."""
-    propose, judge = text.words("\nNext thought:"), text.words("\nIs this right? Yes or no:")
+    """A problem: thoughts are sampled, each is judged, two are gone on with, and what comes of them is judged.
+
+    The instructions are about as long as those of SGLang's benchmark of this name, 30 to 55 tokens.
+    """
+    propose = text.words(
+        "\nPropose one next step towards a solution. Say which idea you follow and why it may help, in one short "
+        "sentence, and leave the work itself for later.\nNext thought:"
+    )
+    judge = text.words(
+        "\nNow judge this thought. Does it follow from what is given, and does it lead on to a solution? Check it once "
+        "more, strictly, before you answer.\nYes or no:"
+    )
     calls: list[Call] = []
-    problems = 24 * scale.requests
+    problems = 20 * scale.requests
     for _ in range(problems):
         problem = text.passage(200) + propose
         thoughts = list(range(len(calls), len(calls) + 4))
@@ -140,7 +150,7 @@ def self_consistency(text: Text, scale: Scale) -> Workload:
     examples = text.passage(208)
     calls: list[Call] = []
     for _ in range(questions):
-        prompt = examples + text.passage(44) + text.words("\nLet us think step by step.")
+        prompt = examples + text.passage(60) + text.words("\nLet us think step by step.")
         calls += (Call(prompt, 6, seed=text.random.randrange(2**31)) for _ in range(6))
     return Workload("self-consistency", f"{questions} questions, 6 samples of each", tuple(calls))
 

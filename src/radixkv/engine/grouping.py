@@ -37,6 +37,8 @@ CALL_PAIRS: Final = 8192
 MERGED_PAIRS: Final = 80
 """What it costs to merge a token's two results; that it stands in two problems costs `TOKEN_PAIRS` besides."""
 
+CALL_TOKENS: Final = 65_536
+"""Tokens that several problems of a call gather at most, padding included: they are copied."""
 PACKED_ROWS: Final = 64
 """Of a problem at most, so that choosing takes no more than O(rows)."""
 
@@ -115,7 +117,7 @@ def group_rows(rows: Sequence[Row], block_size: int, *, merge: bool = True, pack
 def pad_problems(sizes: Sequence[tuple[int, int, int]]) -> list[list[int]]:
     """Which problems are computed in one call, all padded to as many tokens and as long, so that it costs least.
 
-    Of the problems in the order of their sizes, neighbours are. O(problems²).
+    Of the problems in the order of their sizes, neighbours are, and no more than have `CALL_TOKENS`. O(problems²).
 
     Args:
         sizes: tokens and length of each problem, and what of its length is gathered if it is alone.
@@ -128,7 +130,8 @@ def pad_problems(sizes: Sequence[tuple[int, int, int]]) -> list[list[int]]:
         each = tokens[stop - 1] * (longest + TOKEN_PAIRS) + longest * (READ_PAIRS + GATHERED_PAIRS)
         each *= np.arange(stop, 0, -1)
         each[-1] -= (lengths[stop - 1] - gathered[stop - 1]) * GATHERED_PAIRS
-        return each + CALL_PAIRS
+        allowed = max(int(np.count_nonzero(longest * np.arange(stop, 0, -1) <= CALL_TOKENS)), 1)
+        return each[-allowed:] + CALL_PAIRS
 
     return [order[first:stop] for first, stop in _cheapest_parts(len(order), costs)]
 

@@ -249,8 +249,12 @@ def one_page_too_many_merged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def seen_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token of a packed row sees the one behind it."""
-    held = runner._held
-    monkeypatch.setattr(runner, "_held", lambda problem, size: held(problem, size) - 1)
+    hide = runner._hide
+
+    def wrong(problem: Any, size: int, positions: Any, hidden: Any) -> None:
+        hide(problem, size, [of_row + 1 for of_row in positions], hidden)
+
+    monkeypatch.setattr(runner, "_hide", wrong)
 
 
 def other_rows_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +275,7 @@ def rolled(monkeypatch: pytest.MonkeyPatch, which: str) -> None:
         *others, batch = lay_out(self, rows, pack=pack)
         places = getattr(batch, which)
         if places is not None:
-            places = Places(*(values.roll(1) for values in (places.begun, places.width, places.number)))
+            places = Places(*(values.roll(1) for values in (places.first, places.width, places.number)))
         return *others, replace(batch, **{which: places})
 
     monkeypatch.setattr(ModelRunner, "_lay_out", wrong)

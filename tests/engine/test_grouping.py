@@ -94,7 +94,7 @@ def test_each_token_sees_its_own_positions(data: st.DataObject, size: int, costs
 def pages_of(rows: Sequence[Row], problem: Problem) -> Iterator[tuple[int, list[int]]]:
     """Each row of a problem with its pages in it."""
     for i, stop in zip(problem.rows, problem.stops, strict=True):
-        yield i, rows[i].blocks[problem.first : stop].tolist()
+        yield i, rows[i].blocks[problem.common[0] : stop].tolist()
 
 
 @given(st.data(), st.sampled_from([1, 2]), st.sampled_from([*COSTS]))

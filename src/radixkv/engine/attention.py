@@ -69,21 +69,21 @@ class Attender(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pages:
-    """Where K and V of consecutive tokens are, of one request or of several, as many of each."""
+    """K and V that some problems attend to, as many slots of each: whole pages, or one request's first tokens."""
 
     length: int
-    """Tokens of each."""
+    """Slots of each."""
     first_slot: int | None
-    """Where one request's blocks lie in one piece, the first one's first slot: the pages are a view."""
+    """Where one problem's blocks lie in one piece, the first one's first slot: the pages are a view."""
     blocks: torch.Tensor | None
-    """Otherwise their ids, `[requests, pages]`."""
+    """Otherwise their ids, `[problems, pages]`."""
 
     def of(self, paged: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-        """Out of a layer's K or V, by block and by slot: `[requests, length, kv_heads, dim]`."""
+        """Out of a layer's K or V, by block and by slot: `[problems, length, kv_heads, dim]`."""
         if self.blocks is None:
             first = self.first_slot or 0
             return flat[first : first + self.length].unsqueeze(0)
-        # as rows of one dimension, which is twice as fast; no copy makes requests of them
+        # as rows of one dimension, which is twice as fast; cutting them into problems copies nothing
         gathered = paged.flatten(1).index_select(0, self.blocks.view(-1))
         return gathered.view(len(self.blocks), -1, *paged.shape[2:])[:, : self.length]
 
@@ -116,18 +116,18 @@ class Group:
     """Each one's, filled up with its first."""
     mask: Mask | None
     """`[problems, 1, tokens, length]`; None where every token sees every page."""
-    _queries: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+    _queries: dict[int, torch.Tensor] = field(default_factory=dict)
 
-    def queries(self, heads: int, kv_heads: int) -> torch.Tensor:
+    def queries(self, heads: int) -> torch.Tensor:
         """Where the kernel's queries are among all heads of all tokens, `[problems * heads * tokens]`.
 
         The heads that share a K/V head stand in the place of more query tokens: no K or V is repeated, and few tokens
         behind a long prefix fill the kernel's rows. Made once for all layers.
         """
-        found = self._queries.get((heads, kv_heads))
+        found = self._queries.get(heads)
         if found is None:
             head = torch.arange(heads, device=self.tokens.device)
-            found = self._queries[heads, kv_heads] = (self.tokens[:, None] * heads + head[:, None]).view(-1)
+            found = self._queries[heads] = (self.tokens[:, None] * heads + head[:, None]).view(-1)
         return found
 
 
@@ -135,7 +135,7 @@ class Group:
 class Places:
     """Where the results of some tokens are among those of all groups, `[tokens]` each."""
 
-    begun: torch.Tensor
+    first: torch.Tensor
     """The first token of its problem, counting each group's as they are padded."""
     width: torch.Tensor
     """The tokens of its problem, as they are padded."""
@@ -148,10 +148,10 @@ class Places:
         found = self._heads.get((heads, kv_heads))
         if found is None:
             # a problem's results are [tokens of the kernel, kv_heads], and those tokens are [shared heads, tokens]
-            head = torch.arange(heads, device=self.begun.device)
+            head = torch.arange(heads, device=self.first.device)
             kv_head, shared = head // (heads // kv_heads), head % (heads // kv_heads)
             rows = shared * self.width[:, None] + self.number[:, None]
-            found = (self.begun[:, None] * heads + rows * kv_heads + kv_head).view(-1)
+            found = (self.first[:, None] * heads + rows * kv_heads + kv_head).view(-1)
             self._heads[heads, kv_heads] = found
         return found
 
@@ -182,10 +182,11 @@ class PagedBatch:
     """Slots to clear: the ends of the pages that the tokens begin. Whole pages are read, and what an earlier owner left
     there is masked, but a NaN or an infinity is not hidden by a mask."""
     groups: tuple[Group, ...]
+    """What all tokens before those of `chunks` attend to."""
     own: Places
-    """Of the tokens in groups, the first of the batch: each one's, over all that it attends to or the last of it."""
+    """Those tokens' results; of merged ones, over the pages behind the merged ones."""
     merged: Places | None
-    """Of the first of them: over what they attend to before that."""
+    """Over the merged pages, of the tokens that have such; they are the first ones of the batch."""
     chunks: tuple[Chunk, ...]
     """Of all other tokens, in order."""
 
@@ -226,7 +227,7 @@ class PagedBatch:
         outs, weights = [], []
         for group in self.groups:
             key, value = self._pages(group.pages, layer)
-            queries = flat.index_select(0, group.queries(heads, kv_heads)).view(len(key), kv_heads, -1, dim)
+            queries = flat.index_select(0, group.queries(heads)).view(len(key), kv_heads, -1, dim)
             mask = None if group.mask is None else group.mask.of(heads // kv_heads)
             if self.merged is None:
                 out = scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
@@ -241,7 +242,8 @@ class PagedBatch:
             some = result[: len(before)]
             weight = _joined(weights)
             share = torch.sigmoid(weight.index_select(0, before) - weight.index_select(0, own[: len(before)]))
-            # each by its own share: what is left of one that is near one would be lost to bfloat16
+            # in the results' own type, which rounds once more than in float32 and takes half the time; each by a share
+            # of its own, since what one near one leaves would be lost to bfloat16
             some.mul_((1 - share).to(some.dtype).unsqueeze(-1))
             some.addcmul_(found.index_select(0, before), share.to(some.dtype).unsqueeze(-1))
         return result.view(-1, heads, result.shape[-1])

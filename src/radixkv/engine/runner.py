@@ -17,7 +17,6 @@ from radixkv.engine.kv_store import KVStore
 FEW_TOKENS: Final = 64
 """Rows of more tokens are attended to by themselves, and fill the kernel's rows without other heads' tokens."""
 
-_HIDDEN, _SEEN = np.float32(-np.inf), np.float32(0)
 _NEVER: Final = np.iinfo(np.int32).max
 """Position of what a row does not see."""
 
@@ -45,7 +44,8 @@ class ModelRunner:
         Args:
             rows: one or more, of different requests.
             pack: attend to small rows several as one problem. That is faster, but a mask hides no NaN or infinity:
-                those of one row may become those of others that share no page with it.
+                those of one row may become those of others that share no page with it. Without, only pages that all
+                tokens of some rows see are still read together.
 
         Returns:
             `[wanting rows, vocabulary]`, in the order of `rows`, float32, on the model's device.
@@ -128,7 +128,7 @@ class ModelRunner:
         ]
         groups: list[Group] = []
         places = np.zeros((2, len(rows), 3), np.int64)
-        begun = 0
+        first = 0
         for numbers in pad_problems(sizes):
             width, length = (max(sizes[number][which] for number in numbers) for which in (0, 1))
             pages = np.empty((len(numbers), length // size), np.int64)
@@ -138,18 +138,18 @@ class ModelRunner:
                 problem, ids = problems[number], blocks[number]
                 own = number >= len(grouping.merged)
                 counts = np.array([len(rows[i].tokens) for i in problem.rows])
-                firsts, taken, long = np.cumsum(counts) - counts, problem.tokens, len(ids) * size
+                befores, taken, long = np.cumsum(counts) - counts, problem.tokens, len(ids) * size
                 pages[at, : len(ids)], pages[at, len(ids) :] = ids, ids[0]
-                tokens[at, :taken] = np.repeat(begins[[*problem.rows]] - firsts, counts) + np.arange(taken)
+                tokens[at, :taken] = np.repeat(begins[[*problem.rows]] - befores, counts) + np.arange(taken)
+                seen = positions[tokens[at, :taken]]
                 if own:
-                    held = np.repeat(_held(problem, size), counts, 0)
-                    np.greater(held, positions[tokens[at, :taken], None], out=hidden[at, :taken, :long])
+                    _hide(problem, size, np.split(seen, befores[1:]), np.split(hidden[at, :taken, :long], befores[1:]))
                 else:
                     hidden[at, :taken, :long] = False
                 tokens[at, taken:], hidden[at, taken:] = tokens[at, taken - 1], hidden[at, taken - 1]
-                places[int(own), problem.rows, :2] = begun, width
-                places[int(own), problem.rows, 2] = firsts
-                begun += width
+                places[int(own), problem.rows, :2] = first, width
+                places[int(own), problem.rows, 2] = befores
+                first += width
             mask = Mask(self._mask(hidden[:, None])) if hidden.any() else None
             groups.append(Group(self._tensor(tokens), self._pages(pages, length), mask))
         return tuple(groups), places
@@ -157,8 +157,8 @@ class ModelRunner:
     def _places(self, rows: Sequence[Row], order: Sequence[int], places: Any) -> Places:
         """Of all tokens of these rows."""
         counts = [len(rows[i].tokens) for i in order]
-        begun, width, number = np.repeat(places[order], counts, 0).T if order else np.zeros((3, 0), np.int64)
-        return Places(self._tensor(begun), self._tensor(width), self._tensor(number + _numbers(counts)))
+        first, width, number = np.repeat(places[order], counts, 0).T if order else np.zeros((3, 0), np.int64)
+        return Places(self._tensor(first), self._tensor(width), self._tensor(number + _numbers(counts)))
 
     def _chunk(self, row: Row, start: int) -> Chunk:
         mask = None
@@ -174,7 +174,8 @@ class ModelRunner:
         return Pages(length, None, self._tensor(blocks))
 
     def _mask(self, hidden: Any) -> torch.Tensor:
-        return self._tensor(np.where(hidden, _HIDDEN, _SEEN)).to(self._dtype)
+        hides = self._tensor(hidden)
+        return torch.zeros_like(hides, dtype=self._dtype).masked_fill_(hides, -torch.inf)
 
     def _tensor(self, values: Any) -> torch.Tensor:
         if not isinstance(values, np.ndarray):
@@ -199,18 +200,16 @@ def _blocks(rows: Sequence[Row], problem: Problem) -> Any:
     return np.concatenate([_ids(rows[i], common, stop) for i, common, stop in pages])
 
 
-def _held(problem: Problem, size: int) -> Any:
-    """Which position each slot of a problem's pages has to each row, `[rows, pages * size]`."""
-    held = np.full((len(problem.rows), problem.pages * size), _NEVER, np.int32)
+def _hide(problem: Problem, size: int, positions: Sequence[Any], hidden: Sequence[Any]) -> None:
+    """Write which slots of a problem's pages each row's tokens at these positions do not see, `[tokens, slots]`."""
+    held = np.full(problem.pages * size, _NEVER, np.int32)  # the position that each slot has to a row
     begun = 0
-    for number, (common, stop) in enumerate(zip(problem.common, problem.stops, strict=True)):
-        if number:
-            before = held[number - 1]
-            np.copyto(held[number], before, where=before < common * size)
+    for common, stop, of_row, hides in zip(problem.common, problem.stops, positions, hidden, strict=True):
+        held[held >= common * size] = _NEVER  # the row before has these alone
         end = begun + (stop - common) * size
-        held[number, begun:end] = np.arange(common * size, stop * size)
+        held[begun:end] = np.arange(common * size, stop * size)
+        np.greater(held, of_row[:, None], out=hides)
         begun = end
-    return held
 
 
 def in_one_piece(blocks: Any) -> bool:

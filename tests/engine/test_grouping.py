@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -17,7 +16,7 @@ from radixkv.engine.grouping import Problem, Row, best_runs, common_blocks, grou
 from radixkv.engine.kv_store import KVStore, LayerShape
 from radixkv.engine.runner import ModelRunner
 
-KV_HEADS, HEADS, DIM = 2, 6, 4
+KV_HEADS, HEADS, DIM, SCALE = (2, 3), 6, 4, 0.7
 FREE = dict.fromkeys(("PROBLEM_PAIRS", "CALL_PAIRS", "MERGED_PAIRS", "TOKEN_PAIRS"), 0)
 COSTS = {
     "as they are": {},
@@ -28,6 +27,11 @@ COSTS = {
     "a call each": {"PACKED_ROWS": 1, "CALL_PAIRS": 0},
 }
 """What may be done with rows, by what is said to cost."""
+
+
+def row_of(start: int, blocks: list[int], tokens: int = 1) -> Row:
+    """Some tokens of a request with these blocks."""
+    return Row([7] * tokens, start, array("I", blocks), wants_logits=True)
 
 
 @st.composite
@@ -58,37 +62,99 @@ def slots_of(row: Row, size: int) -> list[int]:
     return [row.blocks[position // size] * size + position % size for position in range(row.end)]
 
 
-@given(st.data(), st.sampled_from([1, 2, 3]), st.sampled_from([*COSTS]), st.sampled_from([1, 64]), st.booleans())
-def test_each_token_sees_its_own_positions(data: st.DataObject, size: int, costs: str, few: int, pack: bool) -> None:
-    """Against the softmax over them, number by number, however rows are packed, padded and merged."""
-    rows = data.draw(some_rows(size))
+def existing(rows: Sequence[Row], size: int) -> tuple[set[int], set[int]]:
+    """Slots whose K and V exist before the step, and those that were cleared when the page of some was begun."""
+    computed = {slot for row in rows for slot in slots_of(row, size)[row.start :]}
+    before = {slot for row in rows for slot in slots_of(row, size)[: row.start]} - computed
+    begun = {row.blocks[row.start // size] * size for row in rows if row.start % size}
+    return before, {first + offset for first in begun for offset in range(size)} - before
+
+
+def attended(
+    rows: Sequence[Row], size: int, *, value_dim: int = DIM, pack: bool = True, spoiled: int | None = None
+) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Each row with what its tokens attend to, `[tokens, heads, value_dim]`, and what they should: number by number.
+
+    Nobody may see a slot that nobody wrote: they are all NaN. So is what the `spoiled` row computes.
+    """
     generator = torch.Generator().manual_seed(1)
-    store = KVStore([LayerShape(KV_HEADS, DIM, DIM)], 3**4 + 6, size, torch.float32, torch.device("cpu"))
-    keys, values = (torch.randn(store.num_blocks * size, KV_HEADS, DIM, generator=generator) for _ in range(2))
-    store.flat_keys[0].copy_(keys)
-    store.flat_values[0].copy_(values)
-    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+    slots = (max(block for row in rows for block in row.blocks) + 1) * size
+    layers = [LayerShape(kv_heads, DIM, value_dim) for kv_heads in KV_HEADS]
+    store = KVStore(layers, slots // size, size, torch.float32, torch.device("cpu"))
+    _, positions, wanted, batch = ModelRunner(torch.nn.Identity(), store)._lay_out(rows, pack=pack)
+    computed = {slot for row in rows for slot in slots_of(row, size)[row.start :]}
+    assert computed == set(batch.slots.tolist())
+    for layer, kv_heads in enumerate(KV_HEADS):
+        keys, values = (torch.randn(slots, kv_heads, dim, generator=generator) for dim in (DIM, value_dim))
+        queries = torch.randn(HEADS, len(positions), DIM, generator=generator)
+        new_keys, new_values = keys[batch.slots].transpose(0, 1), values[batch.slots].transpose(0, 1)
+        if spoiled is not None:
+            end = int(wanted[spoiled]) + 1
+            for tensor in (queries, new_keys, new_values):
+                tensor[:, end - len(rows[spoiled].tokens) : end] = torch.nan
+        before, cleared = existing(rows, size)
+        for stored, every in ((store.flat_keys[layer], keys), (store.flat_values[layer], values)):
+            stored.fill_(torch.nan)
+            stored[[*cleared]] = 0.0
+            stored[[*before]] = every[[*before]]
+        with torch.inference_mode():
+            found = batch.attend(layer, queries, new_keys, new_values, SCALE)
+        for number, (row, last) in enumerate(zip(rows, wanted.tolist(), strict=True)):
+            tokens = range(last + 1 - len(row.tokens), last + 1)
+            assert [*range(row.start, row.end)] == positions[tokens].tolist()
+            expected = torch.empty(len(tokens), HEADS, value_dim)
+            for place, token in enumerate(tokens):
+                seen = slots_of(row, size)[: row.start + place + 1]
+                for head in range(HEADS):
+                    of = head // (HEADS // kv_heads)
+                    shares = (keys[seen, of] @ queries[head, token] * SCALE).softmax(0)
+                    expected[place, head] = shares @ values[seen, of]
+            yield number, found[tokens], expected
+
+
+@pytest.mark.parametrize("costs", COSTS)
+@given(
+    st.sampled_from([1, 2, 3]).flatmap(lambda size: st.tuples(st.just(size), some_rows(size))),
+    st.sampled_from([1, 64]),
+    st.sampled_from([DIM, DIM + 2]),
+    st.booleans(),
+)
+@example((2, [row_of(2, [1, 4]), row_of(3, [1, 4], 1), row_of(0, [1, 4], 4)]), 64, DIM, True)
+def test_each_token_sees_its_own_positions(
+    costs: str, made: tuple[int, list[Row]], few: int, value_dim: int, pack: bool
+) -> None:
+    """And no others, however rows are packed, padded and merged."""
+    size, rows = made
+    with pytest.MonkeyPatch.context() as patch:
         set_costs(patch, costs)
         patch.setattr(runner, "FEW_TOKENS", few)
-        _, positions, wanted, batch = ModelRunner(torch.nn.Identity(), store)._lay_out(rows, pack=pack)
-        queries = torch.randn(HEADS, len(positions), DIM, generator=generator)
-        # a slot's K and V are the same whoever writes them; nobody may see what is in the others by then
-        store.flat_keys[0].mul_(1e3)
-        written = [slot for row in rows for slot in slots_of(row, size)[: row.start]]
-        store.flat_keys[0][written] = keys[written]
-        new = keys[batch.slots].transpose(0, 1), values[batch.slots].transpose(0, 1)
-        found = batch.attend(0, queries, *new, None)
+        for _, found, expected in attended(rows, size, value_dim=value_dim, pack=pack):
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
-    assert sorted(batch.slots.tolist()) == sorted(slot for row in rows for slot in slots_of(row, size)[row.start :])
-    for row, last in zip(rows, wanted.tolist(), strict=True):
-        for token in range(len(row.tokens)):
-            at = last + 1 - len(row.tokens) + token
-            assert row.start + token == int(positions[at])
-            seen = slots_of(row, size)[: row.start + token + 1]
-            for head in range(HEADS):
-                of = head // (HEADS // KV_HEADS)
-                shares = (keys[seen, of] @ queries[head, at] / math.sqrt(DIM)).softmax(0)
-                torch.testing.assert_close(found[at, head], shares @ values[seen, of], atol=1e-5, rtol=1e-4)
+
+def test_a_row_that_sees_nothing_of_what_the_kernel_takes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes 512 slots at once; the second row's are all behind those."""
+    set_costs(monkeypatch, "pack all")
+    rows = [row_of(600, [*range(603)], 3), row_of(20, [*range(700, 722)], 2)]
+
+    assert [2] == [len(problem.rows) for problem in group_rows(rows, 1).own]
+    for _, found, expected in attended(rows, 1):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("costs", COSTS)
+@given(st.sampled_from([1, 2, 3]).flatmap(lambda size: st.tuples(st.just(size), some_rows(size))), st.integers(0, 5))
+@example((4, [row_of(2, [0]), row_of(1, [5]), row_of(9, [3, 9, 7])]), 0)
+def test_what_is_no_number_stays_with_those_who_read_it(costs: str, made: tuple[int, list[Row]], which: int) -> None:
+    """Where nothing is packed: rows that share no page with it are right."""
+    size, rows = made
+    bad = which % len(rows)
+    computed = set(slots_of(rows[bad], size)[rows[bad].start :])
+    with pytest.MonkeyPatch.context() as patch:
+        set_costs(patch, costs)
+        for number, found, expected in attended(rows, size, pack=False, spoiled=bad):
+            if not computed & set(slots_of(rows[number], size)):
+                torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
 def pages_of(rows: Sequence[Row], problem: Problem) -> Iterator[tuple[int, list[int]]]:
@@ -97,10 +163,11 @@ def pages_of(rows: Sequence[Row], problem: Problem) -> Iterator[tuple[int, list[
         yield i, rows[i].blocks[problem.common[0] : stop].tolist()
 
 
-@given(st.data(), st.sampled_from([1, 2]), st.sampled_from([*COSTS]))
-def test_every_page_of_a_row_is_in_one_problem(data: st.DataObject, size: int, costs: str) -> None:
+@pytest.mark.parametrize("costs", COSTS)
+@given(st.sampled_from([1, 2]).flatmap(lambda size: st.tuples(st.just(size), some_rows(size))))
+def test_every_page_of_a_row_is_in_one_problem(costs: str, made: tuple[int, list[Row]]) -> None:
     """And pages that rows of a problem share are in it once."""
-    rows = data.draw(some_rows(size))
+    size, rows = made
     with pytest.MonkeyPatch.context() as patch:
         set_costs(patch, costs)
         merged, own = group_rows(rows, size)
@@ -199,6 +266,31 @@ def test_no_runs_save_more(problems: list[tuple[int, int, int]], worth: int) -> 
         assert most_saved(within, before, tokens) == sum(each)
 
 
+def total_cost(found: tuple[list[Problem], list[Problem]], size: int) -> int:
+    """Of all problems, of merging, and of the call that it takes."""
+    merged, own = found
+    read = grouping.READ_PAIRS + grouping.GATHERED_PAIRS
+    problems = sum((each.tokens + read) * each.pages * size + grouping.PROBLEM_PAIRS for each in [*merged, *own])
+    merging = sum(each.tokens for each in merged) * (grouping.TOKEN_PAIRS + grouping.MERGED_PAIRS)
+    return problems + merging + (grouping.CALL_PAIRS if merged else 0)
+
+
+@given(
+    st.sampled_from([1, 2, 16]).flatmap(lambda size: st.tuples(st.just(size), some_rows(size))),
+    st.tuples(*[st.sampled_from([0, 3, 30])] * 4),
+)
+@example((16, [row_of(48, [1, 2, 3, 4 + i]) for i in range(6)]), (3, 0, 3, 3))
+def test_merging_never_costs_more(made: tuple[int, list[Row]], costs: tuple[int, ...]) -> None:
+    """Than the same rows cost without."""
+    size, rows = made
+    with pytest.MonkeyPatch.context() as patch:
+        for name, pairs in zip(("PROBLEM_PAIRS", "TOKEN_PAIRS", "MERGED_PAIRS", "CALL_PAIRS"), costs, strict=True):
+            patch.setattr(grouping, name, pairs)
+        patch.setattr(grouping, "PACKED_ROWS", 2)
+
+        assert total_cost(group_rows(rows, size), size) <= total_cost(group_rows(rows, size, merge=False), size)
+
+
 def padded_cost(sizes: Sequence[tuple[int, int, int]]) -> int:
     """Of one call."""
     tokens, length = max(size[0] for size in sizes), max(size[1] for size in sizes)
@@ -243,7 +335,8 @@ def shape(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
 
 def test_what_is_merged() -> None:
     """Very many rows' pages; those of a few are one problem with their own."""
-    assert [100] == shape(rows_behind(100, 1, 500))[0]
+    merged, own = shape(rows_behind(100, 1, 500))
+    assert ([100], 33) == (merged, len(own))  # three of 31 slots each, where each read 500 more before
     assert [50, 100] == shape([*rows_behind(100, 1, 500), *rows_behind(50, 1, 500, first=9000)])[0]
     assert ([], [6]) == shape(rows_behind(6, 1, 300))
     assert ([], [6, 6]) == shape([*rows_behind(6, 1, 300), *rows_behind(6, 1, 300, first=9000)])

@@ -34,7 +34,7 @@ TOKEN_PAIRS: Final = 80
 """What a token costs a problem, whatever it attends to."""
 PROBLEM_PAIRS: Final = 256
 """What a problem costs, whatever is in it."""
-CALL_PAIRS: Final = 8192
+CALL_PAIRS: Final = 16_384
 """What one more call of the kernel costs."""
 MERGED_PAIRS: Final = 80
 """What it costs to merge a token's two results; that it stands in two problems costs `TOKEN_PAIRS` besides."""

@@ -83,9 +83,11 @@ def test_rates_of_a_clock_that_ticks(tiny: LoadedModel) -> None:
 
 def test_rates_of_this_machine(tiny: LoadedModel) -> None:
     """A token takes more than attending to one, a step more than a token."""
-    rates = make_gauge(tiny, time.process_time).rates
+    gauge = make_gauge(tiny, time.process_time)
+    rates = gauge.rates
 
     assert 0 <= rates.pair < rates.token < rates.step
+    assert 0 < gauge.pace()
 
 
 def test_decoding_is_measured_apart(tiny: LoadedModel) -> None:

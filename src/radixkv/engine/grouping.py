@@ -168,6 +168,8 @@ class _Order:
         # of all rows before one
         self._tokens = np.cumsum([0, *(len(rows[i].tokens) for i in self._rows)])
         self._added = np.cumsum([0, *(pages - common for pages, common in zip(self._pages, self._common, strict=True))])
+        # the same where a problem begins, whose first row has nobody before it that it shares pages with
+        self._begun = self._added[:-1] - self._common
 
     def problem(self, first: int, stop: int, above: int, below: int | None = None) -> Problem:
         """Of these rows behind `above` pages, to the end of each or to `below`."""
@@ -212,8 +214,7 @@ class _Order:
     def _merged_cost(self, first: int, stop: int, pages: int) -> int:
         """Of the problem that is these rows' first pages, and of merging."""
         tokens = int(self._tokens[stop] - self._tokens[first])
-        read = (tokens + READ_PAIRS + GATHERED_PAIRS) * pages * self._size
-        return read + PROBLEM_PAIRS + tokens * (TOKEN_PAIRS + MERGED_PAIRS)
+        return int(_problem_cost(tokens, pages * self._size)) + tokens * (TOKEN_PAIRS + MERGED_PAIRS)
 
     def _cost(self, packs: Sequence[_Pack], above: int) -> int:
         """Of all these problems, behind `above` pages."""
@@ -221,10 +222,13 @@ class _Order:
         return int(self._costs(firsts, stops, above).sum())
 
     def _costs(self, firsts: Any, stops: Any, above: int) -> Any:
-        # the first row of a problem has nobody before it that it shares pages with
-        pages = self._added[stops] - self._added[firsts] + np.array(self._common)[firsts] - above
-        tokens = self._tokens[stops] - self._tokens[firsts]
-        return (tokens + READ_PAIRS + GATHERED_PAIRS) * pages * self._size + PROBLEM_PAIRS
+        pages = self._added[stops] - self._begun[firsts] - above
+        return _problem_cost(self._tokens[stops] - self._tokens[firsts], pages * self._size)
+
+
+def _problem_cost(tokens: Any, length: Any) -> Any:
+    """But for `TOKEN_PAIRS`, which every token costs in any problem."""
+    return (tokens + READ_PAIRS + GATHERED_PAIRS) * length + PROBLEM_PAIRS
 
 
 def best_runs(within: Sequence[int], before: Sequence[int], costs: Any) -> list[tuple[int, int]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 import pytest
 
 from radixkv.bench.measure import NONE, SETUPS, BenchError, Measured, Setup, measure, worst_skips
-from radixkv.bench.rates import STEP_TOKENS, Gauge, Rates, make_gauge
+from radixkv.bench.rates import STEP_TOKENS, Gauge, Rates, Stopwatch, make_gauge
 from radixkv.bench.workloads import WORKLOADS, Call, Scale, Workload, make
 from radixkv.engine import LoadedModel, PromptTooLongError, Timings
 from tests.bench.conftest import SMALL, letters
@@ -102,11 +102,46 @@ def test_decoding_is_measured_apart(tiny: LoadedModel) -> None:
     assert run.prefill_seconds == run.seconds - run.decode_seconds - run.sample_seconds
 
 
-def test_the_pace_is_that_before_and_after(tiny: LoadedModel) -> None:
-    """The mean of both."""
-    gauge = Gauge(time.monotonic, RATES, iter((1.0, 3.0)).__next__)
+def test_the_pace_is_that_of_the_run_and_no_part_of_its_time(tiny: LoadedModel) -> None:
+    """One before the first step and one after the last: half of what was computed took 1, half took 3 as long."""
+    workload = Workload("one", "", (Call((1, 2, 3), 5),))
+    paces, left_out = [3.0, 1.0], 0.0
 
-    assert 2.0 == measure(tiny, Workload("one", "", (Call((1, 2, 3), 1),)), NONE, gauge).pace
+    def pace() -> float:
+        nonlocal left_out
+        left_out += 1000
+        return paces.pop()
+
+    run = measure(tiny, workload, NONE, Gauge(lambda: time.monotonic() + left_out, RATES, pace))
+
+    assert 1.5 == run.pace
+    assert 0 < run.first_token_seconds[0] < run.seconds < 1000
+
+
+def test_the_pace_is_taken_once_a_second(tiny: LoadedModel) -> None:
+    """Or before every step where steps take longer; its own step is none of the run's."""
+    workload = Workload("one", "", (Call((1, 2, 3), 5),))
+    real = make_gauge(tiny, time.monotonic)
+    for seconds, expected in ((0, 2), (1, 6)):  # whenever somebody looks
+        calls: list[float] = []
+
+        def pace(calls: list[float] = calls) -> float:
+            calls.append(real.pace())
+            return 1.0
+
+        ticks = count(step=seconds) if seconds else repeat(0)
+        run = measure(tiny, workload, NONE, Gauge(ticks.__next__, RATES, pace))
+        assert expected == len(calls)
+        assert 3 * (2 + 1) + 6 * 2 + 5 == run.prefill_work
+
+
+def test_a_stopwatch_goes_on_after_what_failed() -> None:
+    """What the failed attempt took is left out."""
+    watch = Stopwatch(ticking())
+
+    with pytest.raises(ValueError, match="no pace"), watch.stopped():
+        raise ValueError("no pace")
+    assert 1 == watch()
 
 
 def test_a_continuing_call_has_the_history_before_it(tiny: LoadedModel) -> None:

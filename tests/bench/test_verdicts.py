@@ -102,7 +102,7 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert "none fcfs 1 1.00 0.0 1.00 s 1.00 s - - - - 2% 0.01% 0/256" in lines
     assert "radix 16 lpm 10 8.20 0.4 1.00 s 1.00 s 50.0% 62.5% 100% 100% 20% 0.10% 0/256" in lines
     assert "llama.cpp 2 25 of 100 (25.0%) 1.00 s 4.00 s 0.250" in lines
-    about = "m in float32, 2 threads, seconds of the cpu clock; 512 tokens took 1,000 to 1,000 ms, from run to run"
+    about = "m in float32, 2 threads, seconds of the cpu clock; 256 tokens took 1,000 to 1,000 ms, from run to run"
     assert about in lines
     assert "reached few-shot: >= 5x the prompt tokens/s of no cache: 8.2x to 8.2x" in lines
 

@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
+from math import ceil, inf
+from statistics import harmonic_mean
 from typing import Any, Final
 
 from radixkv.bench.best import Served, best_hit_tokens
-from radixkv.bench.rates import STEP_TOKENS, Gauge
+from radixkv.bench.rates import STEP_TOKENS, Gauge, Stopwatch
 from radixkv.bench.workloads import Workload
 from radixkv.engine import Engine, EngineConfig, LoadedModel, Output, SamplingParams, Timings
 from radixkv.engine.attention import PagedBatch
@@ -19,6 +20,8 @@ from radixkv.errors import RadixKVError
 
 MAX_RUNNING: Final = 256
 """Requests that run at once, many more than the engine's default: their short ends make full steps together."""
+PACE_SECONDS: Final = 1.0
+"""From one look at the machine's pace to the next, or a step where that takes longer."""
 
 
 class BenchError(RadixKVError):
@@ -69,7 +72,8 @@ class Measured:
     first_token_seconds: tuple[float, ...]
     """From submission to the first token, a number a request, in order of submission."""
     pace: float
-    """Seconds of a step of `PACE_TOKENS`, right before and after the run."""
+    """Seconds of a step of `PACE_TOKENS` while it ran: the harmonic mean of one every second, which the other seconds
+    leave out."""
     decode_seconds: float
     """In steps that computed one token a request: no prompts."""
     sample_seconds: float
@@ -122,7 +126,7 @@ class Measured:
         """Prefill speed over what the saved work allows: 1 if prefill took as much less time as it had less to do.
 
         `uncached` is the same workload without a cache, in the same process. Each run's time counts at the pace the
-        machine had right before and after it.
+        machine had meanwhile.
         """
         return self._speedup(uncached) * self.prefill_work / uncached.prefill_work
 
@@ -164,18 +168,18 @@ def measure(
         max_running=MAX_RUNNING,
         max_waiting=len(workload.calls),
     )
-    pace = gauge.pace()
-    engine = Engine(model, config, clock=gauge.clock)
-    steps = _StepWatch(gauge)
+    watch = Stopwatch(gauge.clock)
+    engine = Engine(model, config, clock=watch)
+    steps = _StepWatch(gauge, watch)
     drive = _Drive(engine, workload, on_end)
     hook = model.model.register_forward_pre_hook(steps, with_kwargs=True)
     engine.start()
     try:
         drive.run()
+        engine.call(lambda _: steps.take_pace()).result()
     finally:
         engine.shutdown()
         hook.remove()
-    pace = (pace + gauge.pace()) / 2
     snapshot = engine.snapshot()
     timings = [ended.timings for ended in drive.ended]
     began, ended = min(timing.submitted for timing in timings), max(_known(timing.finished) for timing in timings)
@@ -189,7 +193,7 @@ def measure(
         hit_tokens=sum(output.cached_tokens for output in drive.ended),
         best_hit_tokens=best_hit_tokens(drive.served, setup.block_size),
         first_token_seconds=tuple(_known(timing.first_token) - timing.submitted for timing in timings),
-        pace=pace,
+        pace=steps.pace,
         decode_seconds=steps.decode_seconds(ended),
         sample_seconds=snapshot.sample_seconds * steps.prefill_outputs,
         prefill_work=steps.prefill_work,
@@ -281,24 +285,46 @@ class _Step:
 
 
 class _StepWatch:
-    """Notes what each forward pass computes: a hook that torch calls before it.
+    """Notes what each forward pass computes, and the machine's pace: a hook that torch calls before a pass.
 
     A step's time ends where the next one begins, so nothing is left out.
     """
 
-    def __init__(self, gauge: Gauge) -> None:
-        self._rates = gauge.rates
-        self._clock = gauge.clock
+    def __init__(self, gauge: Gauge, watch: Stopwatch) -> None:
+        self._gauge = gauge
+        self._watch = watch
         self._steps: list[_Step] = []
+        self._paces: list[float] = []
+        self._next_pace = -inf
+        self._taking_pace = False
 
     def __call__(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        if self._taking_pace:
+            return
+        now = self._watch()
+        if now >= self._next_pace:
+            self.take_pace()
+            self._next_pace = now + PACE_SECONDS
         batch: PagedBatch = kwargs["radixkv_batch"]
         positions = kwargs["position_ids"]
         pairs = int(positions.sum()) + positions.numel()
         outputs = len(kwargs.get("logits_to_keep", ()))
-        amount = positions.numel(), pairs, outputs
-        step = _Step(self._clock(), batch.decodes, outputs, self._rates.work(*amount), self._rates.one_step(*amount))
-        self._steps.append(step)
+        amount, rates = (positions.numel(), pairs, outputs), self._gauge.rates
+        self._steps.append(_Step(now, batch.decodes, outputs, rates.work(*amount), rates.one_step(*amount)))
+
+    def take_pace(self) -> None:
+        """Note the machine's pace; the run's clock stands still."""
+        self._taking_pace = True
+        try:
+            with self._watch.stopped():
+                self._paces.append(self._gauge.pace())
+        finally:
+            self._taking_pace = False
+
+    @property
+    def pace(self) -> float:
+        """Of the time so far: each one noted counts for as many seconds, in which so much was computed."""
+        return harmonic_mean(self._paces)
 
     @property
     def prefill_work(self) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -17,8 +17,10 @@ from radixkv.engine.threads import apart
 STEP_TOKENS: Final = 2048
 """Tokens of a full step: a budget for throughput, vLLM's by default. The engine's own is smaller, since nobody who
 decodes hears of a token before a step has ended; but a token costs as much in either, and fewer steps are not full."""
-PACE_TOKENS: Final = 512
-"""Tokens of the prompts that are timed, about those of the workloads. One alone tells how fast the machine is now."""
+PROMPT_TOKENS: Final = 512
+"""Tokens of the prompts that are timed, about those of the workloads."""
+PACE_TOKENS: Final = 256
+"""Tokens of the step that tells how fast the machine is right now."""
 FEW: Final = 8
 """Tokens of a step whose cost is nearly all its own."""
 REPEATS: Final = 7
@@ -58,17 +60,53 @@ class Gauge:
     rates: Rates
     """What the work of their steps is counted at."""
     pace: Callable[[], float]
-    """Seconds of a step of `PACE_TOKENS` right now: a machine that others use, too, is not always as fast."""
+    """Seconds of a step of `PACE_TOKENS` right now, in the thread that asks: a machine that others use, too, is not
+    always as fast."""
+
+
+class Stopwatch:
+    """A clock that can stand still, so that what measures a run is no part of it. For one thread at a time.
+
+    >>> import itertools
+    >>> watch = Stopwatch(itertools.count().__next__)
+    >>> watch()
+    0.0
+    >>> with watch.stopped():
+    ...     watch(), watch()
+    (1.0, 1.0)
+    >>> watch()
+    2.0
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._stopped_at: float | None = None
+        self._left_out = 0.0
+
+    def __call__(self) -> float:
+        """Seconds, those while it stood still left out."""
+        now = self._clock() if self._stopped_at is None else self._stopped_at
+        return now - self._left_out
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Let it stand still for as long as the block takes."""
+        self._stopped_at = self._clock()
+        try:
+            yield
+        finally:
+            self._left_out += self._clock() - self._stopped_at
+            self._stopped_at = None
 
 
 def make_gauge(model: LoadedModel, clock: Clock) -> Gauge:
     """Measure the rates: steps of 8 tokens, full ones of several prompts, prompts behind others, and logits.
 
     They are timed in turn, and the least of each counts: what others on the machine take is no part of any rate.
-    Everything is computed in threads that end; nobody else may use the model meanwhile.
+    The rates are measured in a thread that ends; nobody else may use the model meanwhile.
     """
-    size = min(PACE_TOKENS, model.max_context // 3)  # of a prompt
-    prompts = STEP_TOKENS // PACE_TOKENS
+    size = min(PROMPT_TOKENS, model.max_context // 3)  # of a prompt
+    prompts = STEP_TOKENS // PROMPT_TOKENS
     blocks = array("I", range(prompts * size + OUTPUTS))
     runner = ModelRunner(model.model, KVStore(model.layers, len(blocks), 1, model.dtype, model.device))
 
@@ -99,6 +137,6 @@ def make_gauge(model: LoadedModel, clock: Clock) -> Gauge:
         return Rates(step=max(few - FEW * token, 0.0), token=token, pair=pair, logits=logits)
 
     def pace() -> float:
-        return statistics.median(seconds(prompt(size)) for _ in range(3))
+        return seconds(prompt(min(PACE_TOKENS, size)))
 
-    return Gauge(clock, apart(rates), lambda: apart(pace))
+    return Gauge(clock, apart(rates), pace)

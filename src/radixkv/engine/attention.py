@@ -69,7 +69,7 @@ class Attender(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pages:
-    """K and V that some problems attend to, as many slots of each: whole pages, or one request's first tokens."""
+    """K and V that some problems attend to, as many slots of each, filled up with the first of its pages."""
 
     length: int
     """Slots of each."""
@@ -113,7 +113,7 @@ class Group:
     tokens: torch.Tensor
     """Which rows of the batch each one's tokens are, `[problems, tokens]`; filled up with its last."""
     pages: Pages
-    """Each one's, filled up with its first."""
+    """Each one's."""
     mask: Mask | None
     """`[problems, 1, tokens, length]`; None where every token sees every page."""
     _queries: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -164,9 +164,9 @@ class Chunk:
     stop: int
     """Its rows of the batch."""
     pages: Pages
-    """What it attends to, its own tokens the last."""
+    """What it attends to, its own tokens the last, but for what they are filled up with."""
     mask: torch.Tensor | None
-    """`[tokens, length]`; None where a plain causal mask will do."""
+    """`[tokens, length]`; None where a plain causal mask will do, which hides what is behind them, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

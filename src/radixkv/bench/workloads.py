@@ -189,10 +189,10 @@ def no_sharing(text: Text, scale: Scale) -> Workload:
 
 def shuffled_groups(text: Text, scale: Scale) -> Workload:
     """Groups share a prefix each, all come at once, in no order, and the pool holds a few groups only."""
-    groups = [text.passage(112) for _ in range(24 * scale.requests)]
+    groups = [text.passage(112) for _ in range(48 * scale.requests)]
     prompts = [group + text.passage(16) for group in groups for _ in range(4)]
     text.random.shuffle(prompts)
-    room = 16 * scale.requests
+    room = 32 * scale.requests
     calls = tuple(Call(prompt, 1) for prompt in prompts)
     about = f"{len(groups)} groups of 4, and room for {room} prompts"
     return Workload("shuffled-groups", about, calls, pool_tokens=room * len(prompts[0]))

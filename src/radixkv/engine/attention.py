@@ -250,19 +250,16 @@ class PagedBatch:
 
     def _attend_chunk(self, chunk: Chunk, layer: int, rows: torch.Tensor, scaling: float | None) -> torch.Tensor:
         key, value = self._pages(chunk.pages, layer)
-        rows = rows[chunk.start : chunk.stop]
-        tokens, heads, dim = rows.shape
-        shared = heads // key.shape[1]
-        # [kv_heads, shared, tokens, dim]: K and V of a head are seen by all that share it, through a stride of zero
         out = scaled_dot_product_attention(
-            rows.transpose(0, 1).reshape(-1, shared, tokens, dim),
-            key[0].unsqueeze(1).expand(-1, shared, -1, -1),
-            value[0].unsqueeze(1).expand(-1, shared, -1, -1),
+            rows[chunk.start : chunk.stop].transpose(0, 1).unsqueeze(0),
+            key,
+            value,
             attn_mask=chunk.mask,
             is_causal=chunk.mask is None,
             scale=scaling,
+            enable_gqa=True,
         )
-        return out.flatten(0, 1).transpose(0, 1)
+        return out[0].transpose(0, 1)
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -141,18 +141,16 @@ class Places:
     """The tokens of its problem, as they are padded."""
     number: torch.Tensor
     """Which of its problem's tokens it is."""
-    _heads: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+    _heads: dict[int, torch.Tensor] = field(default_factory=dict)
 
-    def of(self, heads: int, kv_heads: int) -> torch.Tensor:
+    def of(self, heads: int) -> torch.Tensor:
         """Where each head's result is, `[tokens * heads]`; made once for all layers."""
-        found = self._heads.get((heads, kv_heads))
+        found = self._heads.get(heads)
         if found is None:
-            # a problem's results are [tokens of the kernel, kv_heads], and those tokens are [shared heads, tokens]
+            # a problem's results are [kv_heads, tokens of the kernel, dim], and those tokens [shared heads, tokens]
             head = torch.arange(heads, device=self.first.device)
-            kv_head, shared = head // (heads // kv_heads), head % (heads // kv_heads)
-            rows = shared * self.width[:, None] + self.number[:, None]
-            found = (self.first[:, None] * heads + rows * kv_heads + kv_head).view(-1)
-            self._heads[heads, kv_heads] = found
+            places = self.first[:, None] * heads + head * self.width[:, None] + self.number[:, None]
+            found = self._heads[heads] = places.view(-1)
         return found
 
 
@@ -233,12 +231,12 @@ class PagedBatch:
                 out = scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
             else:
                 out, weight = _FLASH(queries, key, value, 0.0, False, attn_mask=mask, scale=scaling)
-                weights.append(weight.transpose(1, 2).reshape(-1))
-            outs.append(out.transpose(1, 2).reshape(-1, out.shape[-1]))  # as the kernel has it in memory
-        found, own = _joined(outs), self.own.of(heads, kv_heads)
+                weights.append(weight.reshape(-1))
+            outs.append(out.reshape(-1, out.shape[-1]))
+        found, own = _joined(outs), self.own.of(heads)
         result = found.index_select(0, own)
         if self.merged is not None:
-            before = self.merged.of(heads, kv_heads)
+            before = self.merged.of(heads)
             some = result[: len(before)]
             weight = _joined(weights)
             share = torch.sigmoid(weight.index_select(0, before) - weight.index_select(0, own[: len(before)]))

@@ -65,11 +65,10 @@ def test_longest_prefix_first_reaches_the_best_on_shuffled_groups(tiny: LoadedMo
 
 
 def test_the_work_of_a_prompt_by_hand(tiny: LoadedModel) -> None:
-    """Ten tokens, each with itself and those before it, and the logits of one; in full steps, and as one step."""
+    """Ten tokens, each with itself and those before it, and the logits of one."""
     run = measure(tiny, Workload("one", "", (Call(tuple(range(10)), 1),)), NONE, GAUGE)
 
     assert 10 * (2 + 1) + 55 * 2 + 5 == run.prefill_work
-    assert STEP_TOKENS + 10 * 2 + 55 * 2 + 5 == run.prefill_floor
     assert 0 == run.decode_seconds
 
 
@@ -196,16 +195,18 @@ def test_worst_skips_by_hand() -> None:
 def test_shares_and_rates() -> None:
     """From numbers that can be worked out in the head."""
     run = measured(first_token_seconds=(4.0, 1.0, 2.0, 3.0))
-    without = measured(setup=NONE, seconds=20.0, decode_seconds=2.0, prefill_work=90.0, prefill_floor=45.0)
+    without = measured(setup=NONE, seconds=20.0, decode_seconds=2.0, prefill_work=90.0)
     slower = measured(pace=2.0)
 
     assert (10.0, 0.4, 0.5, 0.625) == (run.prompt_rate, run.output_rate, run.hit_rate, run.of_best)
     assert (2.0, 4.0) == (run.first_token(0.5), run.first_token(0.99))
     assert 0.001 == run.cache_share
-    assert (18 / 3) / 8 == run.of_bound(without) == measured(seconds=13.0, sample_seconds=3.0).of_bound(without)
-    assert (18 / 2.25) / 8 == run.of_floor(without)
-    assert 2 * run.of_bound(without) == slower.of_bound(without)
-    assert run.of_bound(without) == slower.of_bound(replace(without, pace=2.0))
+    assert (18 / 3) / 8 == run.of_prefill(without) == measured(seconds=13.0, sample_seconds=3.0).of_prefill(without)
+    assert 2 * run.of_prefill(without) == slower.of_prefill(without)
+    assert run.of_prefill(without) == slower.of_prefill(replace(without, pace=2.0))
+    assert (2 + 18 / 3) / 10 == run.of_bound(without)
+    assert (2 + 3 + 18 / 3) / 13 == measured(seconds=13.0, sample_seconds=3.0).of_bound(without)
+    assert (2 + 2 * 18 / 3) / 10 == slower.of_bound(without)
     assert 1.0 == measured(hit_tokens=0, best_hit_tokens=0).of_best
     assert ("none", "radix 16") == (str(NONE), str(run.setup))
 
@@ -216,7 +217,7 @@ def measured(**changes: Any) -> Measured:
         "workload": "few-shot", "setup": Setup("radix", 16, "lpm"), "requests": 4, "seconds": 10.0,
         "prompt_tokens": 100, "output_tokens": 4, "hit_tokens": 50, "best_hit_tokens": 80,
         "first_token_seconds": (1.0,), "pace": 1.0, "decode_seconds": 2.0, "sample_seconds": 0.0,
-        "prefill_work": 30.0, "prefill_floor": 20.0,
+        "prefill_work": 30.0,
         "cache_seconds": 0.01, "worst_skips": 0,
     }  # fmt: skip
     return Measured(**given | changes)

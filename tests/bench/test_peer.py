@@ -25,9 +25,9 @@ def test_chats_as_text() -> None:
     workload = make("multi-turn", letters, SMALL)
     chats = as_text(workload, decode)
 
-    assert [4] * 48 == [len(chat.turns) for chat in chats]
+    assert [4] * 40 == [len(chat.turns) for chat in chats]
     assert chats[:3] == as_text(first_chats(workload, 3), decode)
-    assert workload == first_chats(workload, 48)
+    assert workload == first_chats(workload, 40)
     assert chats[0].turns[0].startswith("You tell the story of Alice.\n")
     assert all(turn.startswith("\nUser: ") and turn.endswith("\nStory:") for turn in chats[0].turns[1:])
 

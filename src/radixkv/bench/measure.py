@@ -80,8 +80,6 @@ class Measured:
     """Of choosing tokens and handing them out in the other steps, by their share of all outputs."""
     prefill_work: float
     """Seconds that the tokens of those steps would take in full steps (`Rates.work`)."""
-    prefill_floor: float
-    """Seconds that those steps would take, each alone (`Rates.one_step`)."""
     cache_seconds: float
     """In the block manager, the cache and the waiting queue."""
     worst_skips: int
@@ -123,19 +121,18 @@ class Measured:
         return ordered[max(ceil(share * len(ordered)) - 1, 0)]
 
     def of_bound(self, uncached: Measured) -> float:
-        """Prefill speed over what the saved work allows: 1 if prefill took as much less time as it had less to do.
+        """Throughput over what the saved prefill work allows: 1 if prefill takes as much less time as it has less to do.
 
-        `uncached` is the same workload without a cache, in the same process. Each run's time counts at the pace the
-        machine had meanwhile.
+        `uncached` is the same workload without a cache, in the same process. Each run's prefill counts at the pace the
+        machine had meanwhile; the rest of the time, decoding above all, is none that a cache could save.
         """
-        return self._speedup(uncached) * self.prefill_work / uncached.prefill_work
+        rest = self.seconds - self.prefill_seconds
+        return (rest + self.prefill_seconds * self.of_prefill(uncached)) / self.seconds
 
-    def of_floor(self, uncached: Measured) -> float:
-        """The same, if a step that computes little takes its time, too: it reads all weights like any other."""
-        return self._speedup(uncached) * self.prefill_floor / uncached.prefill_floor
-
-    def _speedup(self, uncached: Measured) -> float:
-        return (uncached.prefill_seconds / uncached.pace) / (self.prefill_seconds / self.pace)
+    def of_prefill(self, uncached: Measured) -> float:
+        """The same of prefill alone."""
+        speedup = (uncached.prefill_seconds / uncached.pace) / (self.prefill_seconds / self.pace)
+        return speedup * self.prefill_work / uncached.prefill_work
 
 
 def measure(
@@ -197,7 +194,6 @@ def measure(
         decode_seconds=steps.decode_seconds(ended),
         sample_seconds=snapshot.sample_seconds * steps.prefill_outputs,
         prefill_work=steps.prefill_work,
-        prefill_floor=steps.prefill_floor,
         cache_seconds=snapshot.cache_seconds,
         worst_skips=worst_skips(timings),
     )
@@ -281,7 +277,6 @@ class _Step:
     """It computes one token a request."""
     outputs: int
     work: float
-    floor: float
 
 
 class _StepWatch:
@@ -309,8 +304,8 @@ class _StepWatch:
         positions = kwargs["position_ids"]
         pairs = int(positions.sum()) + positions.numel()
         outputs = len(kwargs.get("logits_to_keep", ()))
-        amount, rates = (positions.numel(), pairs, outputs), self._gauge.rates
-        self._steps.append(_Step(now, batch.decodes, outputs, rates.work(*amount), rates.one_step(*amount)))
+        work = self._gauge.rates.work(positions.numel(), pairs, outputs)
+        self._steps.append(_Step(now, batch.decodes, outputs, work))
 
     def take_pace(self) -> None:
         """Note the machine's pace; the run's clock stands still."""
@@ -330,11 +325,6 @@ class _StepWatch:
     def prefill_work(self) -> float:
         """Of all steps that computed more than a token for some request."""
         return sum(step.work for step in self._steps if not step.decodes)
-
-    @property
-    def prefill_floor(self) -> float:
-        """Of the same steps."""
-        return sum(step.floor for step in self._steps if not step.decodes)
 
     @property
     def prefill_outputs(self) -> float:

@@ -47,10 +47,6 @@ class Rates(NamedTuple):
         """What tokens take in full steps, the steps' own cost shared by all."""
         return tokens * (self.token + self.step / STEP_TOKENS) + pairs * self.pair + logits * self.logits
 
-    def one_step(self, tokens: int, pairs: int, logits: int) -> float:
-        """What a step of so many tokens takes."""
-        return self.step + tokens * self.token + pairs * self.pair + logits * self.logits
-
 
 @dataclass(frozen=True, slots=True)
 class Gauge:

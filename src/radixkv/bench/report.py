@@ -19,7 +19,7 @@ from radixkv.bench.workloads import Workload
 
 WORDS = ("cache", "order")
 NUMBERS = (
-    "prompt tok/s", "x none", "output tok/s", "TTFT p50", "p99", "hit rate", "of best", "of bound", "floor", "decode",
+    "prompt tok/s", "x none", "output tok/s", "TTFT p50", "p99", "hit rate", "of best", "of bound", "prefill", "decode",
     "cache time", "skips",
 )  # fmt: skip
 PEER_NUMBERS = ("slots", "prompt tokens reused", "TTFT p50", "uncached", "cached / uncached")
@@ -92,7 +92,7 @@ def _cells(run: Measured, without: Measured | None) -> Iterator[str]:
     yield f"{run.hit_rate:.1%}" if cached else "-"
     yield f"{run.of_best:.1%}" if cached and run.best_hit_tokens else "-"
     yield f"{run.of_bound(without):.0%}" if cached and without else "-"
-    yield f"{run.of_floor(without):.0%}" if cached and without else "-"
+    yield f"{run.of_prefill(without):.0%}" if cached and without else "-"
     yield f"{run.decode_seconds / run.seconds:.0%}"
     yield f"{run.cache_share:.2%}"
     yield f"{run.worst_skips}/{run.setup.max_skips}"
@@ -121,6 +121,6 @@ def _run_as_json(run: Measured, without: Measured | None) -> dict[str, Any]:
         "hit_rate": run.hit_rate,
         "of_best": run.of_best,
         "of_bound": run.of_bound(without) if without else None,
-        "of_floor": run.of_floor(without) if without else None,
+        "of_prefill": run.of_prefill(without) if without else None,
         "cache_share": run.cache_share,
     }

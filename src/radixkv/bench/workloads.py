@@ -106,7 +106,7 @@ def few_shot(text: Text, scale: Scale) -> Workload:
 
 def multi_turn(text: Text, scale: Scale) -> Workload:
     """Chats behind one system prompt; each turn brings the whole history."""
-    chats = 48 * scale.requests
+    chats = 40 * scale.requests
     system = text.words("You tell the story of Alice.\n") + text.passage(320)
     calls: list[Call] = []
     for _ in range(chats):

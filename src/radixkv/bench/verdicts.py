@@ -72,7 +72,9 @@ def _bound(runs: Sequence[Measured]) -> Iterator[Verdict]:
             f"of single runs {sum(share >= OF_BOUND for share in singles)} of {len(singles)}; "
             f"of prefill alone {sum(share >= OF_BOUND for share in alone)} of {len(alone)}"
         )
-        yield Verdict(f"throughput at >= {OF_BOUND:.0%} of what the saved prefill work allows", measured, reached == len(typical))
+        yield Verdict(
+            f"throughput at >= {OF_BOUND:.0%} of what the saved prefill work allows", measured, reached == len(typical)
+        )
 
 
 def _speed(runs: Sequence[Measured]) -> Iterator[Verdict]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from itertools import count, repeat
+from itertools import count
 from typing import Any
 
 import pytest
 
-from radixkv.bench.measure import NONE, SETUPS, BenchError, Measured, Setup, measure, worst_skips
-from radixkv.bench.rates import STEP_TOKENS, Gauge, Rates, Stopwatch, make_gauge
+from radixkv.bench.measure import CACHED, NONE, BenchError, Measured, Setup, measure, worst_skips
+from radixkv.bench.rates import STEP_TOKENS, Gauge, Rates, make_gauge
 from radixkv.bench.workloads import WORKLOADS, Call, Scale, Workload, make
 from radixkv.engine import LoadedModel, PromptTooLongError, Timings
 from tests.bench.conftest import SMALL, letters
 
 RATES = Rates(step=STEP_TOKENS, token=2, pair=2, logits=5)
-GAUGE = Gauge(time.monotonic, RATES, lambda: 1.0)
+GAUGE = Gauge(time.monotonic, RATES)
 
 
 def ticking() -> Any:
@@ -29,9 +28,9 @@ def test_every_setup_serves_the_same_workload(tiny: LoadedModel, name: str) -> N
     """The same tokens go in and come out; a cache saves work and never finds more than there is."""
     workload = make(name, letters, SMALL)
     ends: list[None] = []
-    runs = [measure(tiny, workload, setup, GAUGE, on_end=lambda: ends.append(None)) for setup in SETUPS]
+    runs = [measure(tiny, workload, setup, GAUGE, on_end=lambda: ends.append(None)) for setup in (NONE, *CACHED)]
 
-    assert len(SETUPS) * len(workload.calls) == len(ends)
+    assert len((NONE, *CACHED)) * len(workload.calls) == len(ends)
     without = runs[0]
     assert NONE == without.setup
     assert (0, 0.0) == (without.hit_tokens, without.hit_rate)
@@ -77,70 +76,25 @@ def test_rates_of_a_clock_that_ticks(tiny: LoadedModel) -> None:
     gauge = make_gauge(tiny, ticking())
 
     assert Rates(step=1.0, token=0.0, pair=0.0, logits=0.0) == gauge.rates
-    assert 1.0 == gauge.pace()
 
 
 def test_rates_of_this_machine(tiny: LoadedModel) -> None:
     """A token takes more than attending to one, a step more than a token."""
-    gauge = make_gauge(tiny, time.process_time)
-    rates = gauge.rates
+    rates = make_gauge(tiny, time.process_time).rates
 
     assert 0 <= rates.pair < rates.token < rates.step
-    assert 0 < gauge.pace()
 
 
 def test_decoding_is_measured_apart(tiny: LoadedModel) -> None:
     """Nine tokens after the first one: steps without a prompt. On this clock each step takes as long."""
     workload = Workload("one", "", (Call(tuple(range(10)), 10),))
     short = measure(tiny, Workload("one", "", (Call(tuple(range(10)), 1),)), NONE, GAUGE)
-    run = measure(tiny, workload, NONE, Gauge(ticking(), RATES, lambda: 1.0))
+    run = measure(tiny, workload, NONE, Gauge(ticking(), RATES))
 
     assert short.prefill_work == run.prefill_work
     assert 0.7 < run.decode_seconds / run.seconds < 1
     assert 0 < run.sample_seconds < run.seconds - run.decode_seconds
     assert run.prefill_seconds == run.seconds - run.decode_seconds - run.sample_seconds
-
-
-def test_the_pace_is_that_of_the_run_and_no_part_of_its_time(tiny: LoadedModel) -> None:
-    """One before the first step and one after the last: half of what was computed took 1, half took 3 as long."""
-    workload = Workload("one", "", (Call((1, 2, 3), 5),))
-    paces, left_out = [3.0, 1.0], 0.0
-
-    def pace() -> float:
-        nonlocal left_out
-        left_out += 1000
-        return paces.pop()
-
-    run = measure(tiny, workload, NONE, Gauge(lambda: time.monotonic() + left_out, RATES, pace))
-
-    assert 1.5 == run.pace
-    assert 0 < run.first_token_seconds[0] < run.seconds < 1000
-
-
-def test_the_pace_is_taken_once_a_second(tiny: LoadedModel) -> None:
-    """Or before every step where steps take longer; its own step is none of the run's."""
-    workload = Workload("one", "", (Call((1, 2, 3), 5),))
-    real = make_gauge(tiny, time.monotonic)
-    for seconds, expected in ((0, 2), (1, 6)):  # whenever somebody looks
-        calls: list[float] = []
-
-        def pace(calls: list[float] = calls) -> float:
-            calls.append(real.pace())
-            return 1.0
-
-        ticks = count(step=seconds) if seconds else repeat(0)
-        run = measure(tiny, workload, NONE, Gauge(ticks.__next__, RATES, pace))
-        assert expected == len(calls)
-        assert 3 * (2 + 1) + 6 * 2 + 5 == run.prefill_work
-
-
-def test_a_stopwatch_goes_on_after_what_failed() -> None:
-    """What the failed attempt took is left out."""
-    watch = Stopwatch(ticking())
-
-    with pytest.raises(ValueError, match="no pace"), watch.stopped():
-        raise ValueError("no pace")
-    assert 1 == watch()
 
 
 def test_a_continuing_call_has_the_history_before_it(tiny: LoadedModel) -> None:
@@ -196,17 +150,13 @@ def test_shares_and_rates() -> None:
     """From numbers that can be worked out in the head."""
     run = measured(first_token_seconds=(4.0, 1.0, 2.0, 3.0))
     without = measured(setup=NONE, seconds=20.0, decode_seconds=2.0, prefill_work=90.0)
-    slower = measured(pace=2.0)
 
     assert (10.0, 0.4, 0.5, 0.625) == (run.prompt_rate, run.output_rate, run.hit_rate, run.of_best)
     assert (2.0, 4.0) == (run.first_token(0.5), run.first_token(0.99))
     assert 0.001 == run.cache_share
     assert (18 / 3) / 8 == run.of_prefill(without) == measured(seconds=13.0, sample_seconds=3.0).of_prefill(without)
-    assert 2 * run.of_prefill(without) == slower.of_prefill(without)
-    assert run.of_prefill(without) == slower.of_prefill(replace(without, pace=2.0))
     assert (2 + 18 / 3) / 10 == run.of_bound(without)
     assert (2 + 3 + 18 / 3) / 13 == measured(seconds=13.0, sample_seconds=3.0).of_bound(without)
-    assert (2 + 2 * 18 / 3) / 10 == slower.of_bound(without)
     assert 1.0 == measured(hit_tokens=0, best_hit_tokens=0).of_best
     assert ("none", "radix 16") == (str(NONE), str(run.setup))
 
@@ -216,7 +166,7 @@ def measured(**changes: Any) -> Measured:
     given: dict[str, Any] = {
         "workload": "few-shot", "setup": Setup("radix", 16, "lpm"), "requests": 4, "seconds": 10.0,
         "prompt_tokens": 100, "output_tokens": 4, "hit_tokens": 50, "best_hit_tokens": 80,
-        "first_token_seconds": (1.0,), "pace": 1.0, "decode_seconds": 2.0, "sample_seconds": 0.0,
+        "first_token_seconds": (1.0,), "decode_seconds": 2.0, "sample_seconds": 0.0,
         "prefill_work": 30.0,
         "cache_seconds": 0.01, "worst_skips": 0,
     }  # fmt: skip

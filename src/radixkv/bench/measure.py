@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, inf
-from statistics import harmonic_mean
+from math import ceil
 from typing import Any, Final
 
 from radixkv.bench.best import Served, best_hit_tokens
-from radixkv.bench.rates import STEP_TOKENS, Gauge, Stopwatch
+from radixkv.bench.rates import STEP_TOKENS, Gauge
 from radixkv.bench.workloads import Workload
 from radixkv.engine import Engine, EngineConfig, LoadedModel, Output, SamplingParams, Timings
 from radixkv.engine.attention import PagedBatch
@@ -20,8 +19,6 @@ from radixkv.errors import RadixKVError
 
 MAX_RUNNING: Final = 256
 """Requests that run at once, many more than the engine's default: their short ends make full steps together."""
-PACE_SECONDS: Final = 1.0
-"""From one look at the machine's pace to the next, or a step where that takes longer."""
 
 
 class BenchError(RadixKVError):
@@ -45,13 +42,10 @@ class Setup:
 
 NONE: Final = Setup("none", 16, "fcfs")
 """Without a cache there is no longest cached prefix: the order lpm is that of arrival."""
-SETUPS: Final = (
-    NONE,
-    *(
-        Setup(prefix_cache, block_size, order)
-        for prefix_cache, block_size in (("hash", 16), ("radix", 16), ("radix", 1))
-        for order in ("fcfs", "lpm")
-    ),
+CACHED: Final = tuple(
+    Setup(prefix_cache, block_size, order)
+    for prefix_cache, block_size in (("hash", 16), ("radix", 16), ("radix", 1))
+    for order in ("fcfs", "lpm")
 )
 
 
@@ -71,9 +65,6 @@ class Measured:
     """The most that any order and any cache of this block size could have found."""
     first_token_seconds: tuple[float, ...]
     """From submission to the first token, a number a request, in order of submission."""
-    pace: float
-    """Seconds of a step of `PACE_TOKENS` while it ran: the harmonic mean of one every second, which the other seconds
-    leave out."""
     decode_seconds: float
     """In steps that computed one token a request: no prompts."""
     sample_seconds: float
@@ -121,17 +112,17 @@ class Measured:
         return ordered[max(ceil(share * len(ordered)) - 1, 0)]
 
     def of_bound(self, uncached: Measured) -> float:
-        """Throughput over what the saved prefill work allows: 1 if prefill takes as much less time as it has less to do.
+        """Throughput over what the saved prefill work allows: 1 if prefill takes as much less time as it has work.
 
-        `uncached` is the same workload without a cache, in the same process. Each run's prefill counts at the pace the
-        machine had meanwhile; the rest of the time, decoding above all, is none that a cache could save.
+        `uncached` is the same workload without a cache, in the same process. The rest of the time, decoding above all,
+        is none that a cache could save.
         """
         rest = self.seconds - self.prefill_seconds
         return (rest + self.prefill_seconds * self.of_prefill(uncached)) / self.seconds
 
     def of_prefill(self, uncached: Measured) -> float:
         """The same of prefill alone."""
-        speedup = (uncached.prefill_seconds / uncached.pace) / (self.prefill_seconds / self.pace)
+        speedup = uncached.prefill_seconds / self.prefill_seconds
         return speedup * self.prefill_work / uncached.prefill_work
 
 
@@ -165,15 +156,13 @@ def measure(
         max_running=MAX_RUNNING,
         max_waiting=len(workload.calls),
     )
-    watch = Stopwatch(gauge.clock)
-    engine = Engine(model, config, clock=watch)
-    steps = _StepWatch(gauge, watch)
+    engine = Engine(model, config, clock=gauge.clock)
+    steps = _StepWatch(gauge)
     drive = _Drive(engine, workload, on_end)
     hook = model.model.register_forward_pre_hook(steps, with_kwargs=True)
     engine.start()
     try:
         drive.run()
-        engine.call(lambda _: steps.take_pace()).result()
     finally:
         engine.shutdown()
         hook.remove()
@@ -190,7 +179,6 @@ def measure(
         hit_tokens=sum(output.cached_tokens for output in drive.ended),
         best_hit_tokens=best_hit_tokens(drive.served, setup.block_size),
         first_token_seconds=tuple(_known(timing.first_token) - timing.submitted for timing in timings),
-        pace=steps.pace,
         decode_seconds=steps.decode_seconds(ended),
         sample_seconds=snapshot.sample_seconds * steps.prefill_outputs,
         prefill_work=steps.prefill_work,
@@ -280,46 +268,23 @@ class _Step:
 
 
 class _StepWatch:
-    """Notes what each forward pass computes, and the machine's pace: a hook that torch calls before a pass.
+    """Notes what each forward pass computes: a hook that torch calls before it.
 
     A step's time ends where the next one begins, so nothing is left out.
     """
 
-    def __init__(self, gauge: Gauge, watch: Stopwatch) -> None:
-        self._gauge = gauge
-        self._watch = watch
+    def __init__(self, gauge: Gauge) -> None:
+        self._clock = gauge.clock
+        self._rates = gauge.rates
         self._steps: list[_Step] = []
-        self._paces: list[float] = []
-        self._next_pace = -inf
-        self._taking_pace = False
 
     def __call__(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        if self._taking_pace:
-            return
-        now = self._watch()
-        if now >= self._next_pace:
-            self.take_pace()
-            self._next_pace = now + PACE_SECONDS
         batch: PagedBatch = kwargs["radixkv_batch"]
         positions = kwargs["position_ids"]
         pairs = int(positions.sum()) + positions.numel()
         outputs = len(kwargs.get("logits_to_keep", ()))
-        work = self._gauge.rates.work(positions.numel(), pairs, outputs)
-        self._steps.append(_Step(now, batch.decodes, outputs, work))
-
-    def take_pace(self) -> None:
-        """Note the machine's pace; the run's clock stands still."""
-        self._taking_pace = True
-        try:
-            with self._watch.stopped():
-                self._paces.append(self._gauge.pace())
-        finally:
-            self._taking_pace = False
-
-    @property
-    def pace(self) -> float:
-        """Of the time so far: each one noted counts for as many seconds, in which so much was computed."""
-        return harmonic_mean(self._paces)
+        work = self._rates.work(positions.numel(), pairs, outputs)
+        self._steps.append(_Step(self._clock(), batch.decodes, outputs, work))
 
     @property
     def prefill_work(self) -> float:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -19,8 +18,6 @@ STEP_TOKENS: Final = 2048
 decodes hears of a token before a step has ended; but a token costs as much in either, and fewer steps are not full."""
 PROMPT_TOKENS: Final = 512
 """Tokens of the prompts that are timed, about those of the workloads."""
-PACE_TOKENS: Final = 256
-"""Tokens of the step that tells how fast the machine is right now."""
 FEW: Final = 8
 """Tokens of a step whose cost is nearly all its own."""
 REPEATS: Final = 7
@@ -55,44 +52,6 @@ class Gauge:
     clock: Clock
     rates: Rates
     """What the work of their steps is counted at."""
-    pace: Callable[[], float]
-    """Seconds of a step of `PACE_TOKENS` right now, in the thread that asks: a machine that others use, too, is not
-    always as fast."""
-
-
-class Stopwatch:
-    """A clock that can stand still, so that what measures a run is no part of it. For one thread at a time.
-
-    >>> import itertools
-    >>> watch = Stopwatch(itertools.count().__next__)
-    >>> watch()
-    0.0
-    >>> with watch.stopped():
-    ...     watch(), watch()
-    (1.0, 1.0)
-    >>> watch()
-    2.0
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._stopped_at: float | None = None
-        self._left_out = 0.0
-
-    def __call__(self) -> float:
-        """Seconds, those while it stood still left out."""
-        now = self._clock() if self._stopped_at is None else self._stopped_at
-        return now - self._left_out
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Let it stand still for as long as the block takes."""
-        self._stopped_at = self._clock()
-        try:
-            yield
-        finally:
-            self._left_out += self._clock() - self._stopped_at
-            self._stopped_at = None
 
 
 def make_gauge(model: LoadedModel, clock: Clock) -> Gauge:
@@ -132,7 +91,4 @@ def make_gauge(model: LoadedModel, clock: Clock) -> Gauge:
         logits = max(every - single, 0.0) / (OUTPUTS - 1)
         return Rates(step=max(few - FEW * token, 0.0), token=token, pair=pair, logits=logits)
 
-    def pace() -> float:
-        return seconds(prompt(min(PACE_TOKENS, size)))
-
-    return Gauge(clock, apart(rates), pace)
+    return Gauge(clock, apart(rates))

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from radixkv.bench.measure import Measured
 from radixkv.bench.peer import CHATS, ChatReuse
-from radixkv.bench.rates import PACE_TOKENS
 from radixkv.bench.run import Result
 from radixkv.bench.verdicts import uncached, verdicts
 from radixkv.bench.workloads import Workload
@@ -43,9 +42,6 @@ def show_rest(result: Result) -> None:
             table.add_row(*_peer_cells(peer))
         console.print(table)
     about = f"{result.model} in {result.dtype}, {result.threads} threads, seconds of the {result.clock} clock"
-    if result.runs:
-        paces = sorted(run.pace for run in result.runs)
-        about += f"; {PACE_TOKENS} tokens took {paces[0] * 1000:,.0f} to {paces[-1] * 1000:,.0f} ms, from run to run"
     for line in (about, *([result.left_out] if result.left_out else ()), *_verdict_lines(result.runs)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

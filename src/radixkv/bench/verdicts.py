@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
+from statistics import mean, median
 from typing import Final
 
 from radixkv.bench.measure import Measured
@@ -31,8 +31,21 @@ def verdicts(runs: Sequence[Measured]) -> list[Verdict]:
 
 
 def uncached(runs: Sequence[Measured], workload: str) -> Measured | None:
-    """The workload's run without a cache."""
-    return next((run for run in runs if run.workload == workload and run.setup.prefix_cache == "none"), None)
+    """The workload's run without a cache: the mean of those before and after the ones with a cache.
+
+    Others use the machine, too, now more and now less, so that one of them alone would tell of another machine.
+    """
+    found = [run for run in runs if run.workload == workload and run.setup.prefix_cache == "none"]
+    if not found:
+        return None
+    return replace(
+        found[0],
+        seconds=mean(run.seconds for run in found),
+        decode_seconds=mean(run.decode_seconds for run in found),
+        sample_seconds=mean(run.sample_seconds for run in found),
+        prefill_work=mean(run.prefill_work for run in found),
+        cache_seconds=mean(run.cache_seconds for run in found),
+    )
 
 
 def _cached(runs: Sequence[Measured]) -> list[tuple[Measured, Measured]]:

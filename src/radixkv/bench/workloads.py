@@ -100,7 +100,7 @@ def few_shot(text: Text, scale: Scale) -> Workload:
     task = text.words("Who speaks in the passage? Answer with a name.\n")
     examples = task + sum((text.passage(52) + text.words("\nSpeaker: Alice\n") for _ in range(8)), ())
     ask = text.words("\nSpeaker:")
-    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(144 * scale.requests)]
+    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(120 * scale.requests)]
     return Workload("few-shot", f"{len(calls)} questions behind the same 8 examples", tuple(calls))
 
 
@@ -130,7 +130,7 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
         "more, strictly, before you answer.\nYes or no:"
     )
     calls: list[Call] = []
-    problems = 20 * scale.requests
+    problems = 12 * scale.requests
     for _ in range(problems):
         problem = text.passage(200) + propose
         thoughts = list(range(len(calls), len(calls) + 4))
@@ -146,7 +146,7 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
 
 def self_consistency(text: Text, scale: Scale) -> Workload:
     """The same question sampled several times, behind worked examples."""
-    questions = 36 * scale.requests
+    questions = 30 * scale.requests
     examples = text.passage(208)
     calls: list[Call] = []
     for _ in range(questions):
@@ -170,7 +170,7 @@ def agent(text: Text, scale: Scale) -> Workload:
 
 def document_qa(text: Text, scale: Scale) -> Workload:
     """Questions on a few documents, from different users: they come in no order."""
-    documents = [text.passage(320) for _ in range(12 * scale.requests)]
+    documents = [text.passage(320) for _ in range(14 * scale.requests)]
     asked = [
         document + text.words("\nQuestion: ") + text.passage(16) + text.words("\nAnswer:")
         for document in documents
@@ -183,7 +183,7 @@ def document_qa(text: Text, scale: Scale) -> Workload:
 
 def no_sharing(text: Text, scale: Scale) -> Workload:
     """Nothing in common: all that a cache can do here is cost time."""
-    calls = [Call(text.passage(320), 4) for _ in range(20 * scale.requests)]
+    calls = [Call(text.passage(320), 4) for _ in range(24 * scale.requests)]
     return Workload("no-sharing", f"{len(calls)} prompts with nothing in common", tuple(calls))
 
 

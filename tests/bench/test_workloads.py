@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixkv.bench.best import Served, best_hit_tokens
+from radixkv.bench.run import FULL
 from radixkv.bench.workloads import WORKLOADS, Scale, Text, TextUsedUpError, Workload, make
 from tests.bench.conftest import SMALL, letters
 
@@ -89,6 +90,20 @@ def test_the_same_question_is_sampled_from_different_seeds() -> None:
     for name in ("self-consistency", "tree-of-thought"):
         seeds = [call.seed for call in make(name, letters, SMALL).calls if call.seed is not None]
         assert len(seeds) == len(set(seeds)) > 4
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_book_has_enough(name: str) -> None:
+    """For the full benchmark, in tokens of four letters, about as long as a model's."""
+    assert make(name, lambda words: range(len(words) // 4), FULL).calls
+
+
+def test_passages_follow_each_other() -> None:
+    """No text comes twice and none is lost."""
+    text, whole = (Text(letters, seed=1) for _ in range(2))
+    first = text.passage(30)
+
+    assert whole.passage(100) == first + text.passage(70)
 
 
 def test_the_book_ends() -> None:

@@ -75,6 +75,7 @@ class Text:
         paragraphs = files("radixkv.bench").joinpath("alice.txt").read_text(encoding="utf-8").splitlines()
         self.random.shuffle(paragraphs)
         self._paragraphs: Iterator[str] = iter(paragraphs)
+        self._tokens: list[int] = []  # of the paragraph that the last passage ended in
 
     def passage(self, size: int) -> Tokens:
         """The next text, `size` tokens of it at length 1.
@@ -83,12 +84,13 @@ class Text:
             TextUsedUpError: the book has ended.
         """
         size = max(round(size * self._length), 1)
-        tokens: list[int] = []
-        for paragraph in self._paragraphs:
-            tokens += self._encode(paragraph + "\n")
-            if len(tokens) >= size:
-                return tuple(tokens[:size])
-        raise TextUsedUpError(wanted=size)
+        while len(self._tokens) < size:
+            paragraph = next(self._paragraphs, None)
+            if paragraph is None:
+                raise TextUsedUpError(wanted=size)
+            self._tokens += self._encode(paragraph + "\n")
+        passage, self._tokens = self._tokens[:size], self._tokens[size:]
+        return tuple(passage)
 
     def words(self, words: str) -> Tokens:
         """These words, whatever the length."""

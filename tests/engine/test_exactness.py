@@ -18,7 +18,7 @@ import torch
 
 from radixkv import RadixKVError
 from radixkv.engine import LoadedModel, Request, grouping, runner
-from radixkv.engine.attention import Places
+from radixkv.engine.attention import Merged, PagedBatch, Places
 from radixkv.engine.grouping import Grouping, Row, group_rows
 from radixkv.engine.runner import ModelRunner
 from radixkv.engine.steps import Steps
@@ -259,26 +259,26 @@ def seen_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def other_rows_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token is given what the one before it attended to."""
-    rolled(monkeypatch, "own")
+    lay_out = ModelRunner._lay_out
+
+    def wrong(self: ModelRunner, rows: Any, *, pack: bool) -> Any:
+        *others, batch = lay_out(self, rows, pack=pack)
+        places = batch.places
+        rolled = Places(places.first.roll(1), places.width.roll(1), places.number.roll(1))
+        return *others, replace(batch, places=rolled)
+
+    monkeypatch.setattr(ModelRunner, "_lay_out", wrong)
 
 
 def other_rows_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, of merged pages alone."""
     share_always(monkeypatch)
-    rolled(monkeypatch, "merged")
+    merge = PagedBatch._merge
 
+    def wrong(self: PagedBatch, merged: Merged, layer: int, rows: torch.Tensor, *others: Any) -> None:
+        merge(self, merged, layer, rows.roll(1, 0), *others)
 
-def rolled(monkeypatch: pytest.MonkeyPatch, which: str) -> None:
-    lay_out = ModelRunner._lay_out
-
-    def wrong(self: ModelRunner, rows: Any, *, pack: bool) -> Any:
-        *others, batch = lay_out(self, rows, pack=pack)
-        places = getattr(batch, which)
-        if places is not None:
-            places = Places(*(values.roll(1) for values in (places.first, places.width, places.number)))
-        return *others, replace(batch, **{which: places})
-
-    monkeypatch.setattr(ModelRunner, "_lay_out", wrong)
+    monkeypatch.setattr(PagedBatch, "_merge", wrong)
 
 
 FAULTS = (

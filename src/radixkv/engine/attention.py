@@ -9,7 +9,8 @@ tokens   | merged rows | other rows of a few tokens | chunks of prompts
 write    every token's K and V to its slot, in every layer, before anything is read
 attend   few tokens: groups of problems (grouping.py), a call each | a chunk: its pages, a view where in one piece
 place    what the problems give, back in the order of the tokens
-merge    rows that are in two problems: by the log-sum-exp of both the two results are the one of all pages
+merge    rows that are in two problems: the other one is a call of its own, and its results are in order; by the
+         log-sum-exp of both the two results are the one of all pages
 ```
 """
 
@@ -155,6 +156,19 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Merged:
+    """Pages that consecutive tokens of the batch all see, besides those in a group."""
+
+    start: int
+    stop: int
+    """Its rows of the batch."""
+    pages: Pages
+    """Of one problem."""
+    mask: torch.Tensor | None
+    """`[1, length]`: of what they are filled up with; None where they are not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """Consecutive tokens of one request, which end its K and V."""
 
@@ -181,10 +195,10 @@ class PagedBatch:
     there is masked, but a NaN or an infinity is not hidden by a mask."""
     groups: tuple[Group, ...]
     """What all tokens before those of `chunks` attend to."""
-    own: Places
-    """Those tokens' results; of merged ones, over the pages behind the merged ones."""
-    merged: Places | None
-    """Over the merged pages, of the tokens that have such; they are the first ones of the batch."""
+    places: Places
+    """Of those tokens' results."""
+    merged: tuple[Merged, ...]
+    """Of the first ones of them, in order: what comes before the pages in their groups."""
     chunks: tuple[Chunk, ...]
     """Of all other tokens, in order."""
 
@@ -227,24 +241,51 @@ class PagedBatch:
             key, value = self._pages(group.pages, layer)
             queries = flat.index_select(0, group.queries(heads)).view(len(key), kv_heads, -1, dim)
             mask = None if group.mask is None else group.mask.of(heads // kv_heads)
-            if self.merged is None:
-                out = scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
-            else:
+            if self.merged:
                 out, weight = _FLASH(queries, key, value, 0.0, False, attn_mask=mask, scale=scaling)
                 weights.append(weight.reshape(-1))
+            else:
+                out = scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
             outs.append(out.reshape(-1, out.shape[-1]))
-        found, own = _joined(outs), self.own.of(heads)
-        result = found.index_select(0, own)
-        if self.merged is not None:
-            before = self.merged.of(heads)
-            some = result[: len(before)]
-            weight = _joined(weights)
-            share = torch.sigmoid(weight.index_select(0, before) - weight.index_select(0, own[: len(before)]))
-            # in the results' own type, which rounds once more than in float32 and takes half the time; each by a share
-            # of its own, since what one near one leaves would be lost to bfloat16
-            some.mul_((1 - share).to(some.dtype).unsqueeze(-1))
-            some.addcmul_(found.index_select(0, before), share.to(some.dtype).unsqueeze(-1))
-        return result.view(-1, heads, result.shape[-1])
+        places = self.places.of(heads)
+        result = _joined(outs).index_select(0, places).view(-1, heads, outs[0].shape[-1])
+        if self.merged:
+            weight = _joined(weights).index_select(0, places[: self.merged[-1].stop * heads]).view(-1, heads)
+            for merged in self.merged:
+                own = slice(merged.start, merged.stop)
+                self._merge(merged, layer, rows[own], result[own], weight[own], scaling)
+        return result
+
+    def _merge(  # noqa: PLR0913, PLR0917  # what the kernel takes, and what it gave
+        self,
+        merged: Merged,
+        layer: int,
+        rows: torch.Tensor,
+        result: torch.Tensor,
+        weight: torch.Tensor,
+        scaling: float | None,
+    ) -> None:
+        """Make of these tokens' results over the pages in their groups, and their log-sum-exps, those over all."""
+        key, value = self._pages(merged.pages, layer)
+        kv_heads = key.shape[1]
+        # the heads that share a K/V head one after the other, as in a group; what comes of them is a view in order
+        queries = rows.view(len(rows), kv_heads, -1, rows.shape[-1]).permute(1, 2, 0, 3)
+        out, before = _FLASH(
+            queries.reshape(1, kv_heads, -1, rows.shape[-1]),
+            key,
+            value,
+            0.0,
+            False,
+            attn_mask=merged.mask,
+            scale=scaling,
+        )
+        out = out.view(queries.shape).permute(2, 0, 1, 3)
+        before = before.view(*queries.shape[:3]).permute(2, 0, 1)
+        share = torch.sigmoid(before - weight.view(before.shape)).unsqueeze(-1)
+        # in the results' own type, which rounds once more than in float32 and takes half the time; each by a share
+        # of its own, since what one near one leaves would be lost to bfloat16
+        all_heads = result.view(out.shape)
+        all_heads.mul_((1 - share).to(out.dtype)).addcmul_(out, share.to(out.dtype))
 
     def _attend_chunk(self, chunk: Chunk, layer: int, rows: torch.Tensor, scaling: float | None) -> torch.Tensor:
         key, value = self._pages(chunk.pages, layer)

@@ -37,7 +37,7 @@ PROBLEM_PAIRS: Final = 256
 CALL_PAIRS: Final = 16_384
 """What one more call of the kernel costs."""
 MERGED_PAIRS: Final = 80
-"""What it costs to merge a token's two results; that it stands in two problems costs `TOKEN_PAIRS` besides."""
+"""What it costs that a token stands in a problem of merged pages, too: its two results are merged."""
 
 CALL_TOKENS: Final = 65_536
 """Tokens that several problems of a call gather at most, padding included: they are copied."""
@@ -191,14 +191,14 @@ class _Order:
         return [(first + one, first + other) for one, other in parts]
 
     def merged_runs(self, packs: Sequence[_Pack]) -> list[_Run]:
-        """What costs less if it is merged, the last first; none if all of it saves less than a call."""
+        """What costs less if it is merged, the last first."""
         if not any(self._seen):
             return []
         within = [min(self._seen[first + 1 : stop], default=self._pages[first]) for first, stop in packs]
         before = [self._seen[first] for first, _ in packs]
         read = self._size * (READ_PAIRS + GATHERED_PAIRS)
-        spent = self._tokens[[0, *(stop for _, stop in packs)]] * TOKEN_PAIRS
-        runs, saved = [], 0
+        spent = self._tokens[[0, *(stop for _, stop in packs)]] * MERGED_PAIRS
+        runs = []
         # merging may let them be packed better, so what it costs at least is counted, and only then all of it
         for first, last in best_runs([read * pages for pages in within], [read * pages for pages in before], spent):
             pages = min(*within[first : last + 1], *before[first + 1 : last + 1])
@@ -208,13 +208,12 @@ class _Order:
             less -= self._merged_cost(begin, stop, pages)
             if less > 0:
                 runs.append(run)
-                saved += less
-        return runs[::-1] if saved > CALL_PAIRS else []
+        return runs[::-1]
 
     def _merged_cost(self, first: int, stop: int, pages: int) -> int:
-        """Of the problem that is these rows' first pages, and of merging."""
+        """Of the problem that is these rows' first pages, a call of its own, and of merging."""
         tokens = int(self._tokens[stop] - self._tokens[first])
-        return int(_problem_cost(tokens, pages * self._size)) + tokens * (TOKEN_PAIRS + MERGED_PAIRS)
+        return int(_problem_cost(tokens, pages * self._size)) + tokens * MERGED_PAIRS + CALL_PAIRS
 
     def _cost(self, packs: Sequence[_Pack], above: int) -> int:
         """Of all these problems, behind `above` pages."""
@@ -250,7 +249,9 @@ def best_runs(within: Sequence[int], before: Sequence[int], costs: Any) -> list[
         saved[last + 1] = saved[last]
         # for each first one, from the last but one back to 0
         least = np.minimum(np.minimum.accumulate(shared[last:0:-1]), within[last - 1 :: -1])
-        together = np.arange(1, last + 1) * least - (spent[last + 1] - spent[last - 1 :: -1]) - PROBLEM_PAIRS
+        together = (
+            np.arange(1, last + 1) * least - (spent[last + 1] - spent[last - 1 :: -1]) - PROBLEM_PAIRS - CALL_PAIRS
+        )
         in_all = saved[last - 1 :: -1] + np.maximum(together, 0)
         most = int(in_all.argmax())
         if in_all[most] > saved[last + 1]:

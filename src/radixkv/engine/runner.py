@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from radixkv.engine.attention import Chunk, Group, Mask, PagedBatch, Pages, Places, merges
-from radixkv.engine.grouping import Grouping, Problem, Row, group_rows, pad_problems
+from radixkv.engine.attention import Chunk, Group, Mask, Merged, PagedBatch, Pages, Places, merges
+from radixkv.engine.grouping import Problem, Row, group_rows, pad_problems
 from radixkv.engine.kv_store import KVStore
 
 FEW_TOKENS: Final = 128
@@ -75,23 +75,22 @@ class ModelRunner:
         many = [i for i, row in enumerate(rows) if len(row.tokens) > FEW_TOKENS]
         some = [rows[i] for i in few]
         grouping = group_rows(some, self.store.block_size, merge=self._merges, pack=pack)
-        merged = [i for problem in grouping.merged for i in problem.rows]
-        grouped = [*dict.fromkeys(merged + [i for problem in grouping.own for i in problem.rows])]
+        grouped = [*dict.fromkeys(i for problem in (*grouping.merged, *grouping.own) for i in problem.rows)]
         order = [few[i] for i in grouped] + many
         ordered = [rows[i] for i in order]
         begins = np.zeros(len(rows), np.int64)
         begins[order] = [0, *accumulate(len(row.tokens) for row in ordered[:-1])]
 
         tokens, positions, slots = self._flatten(ordered)
-        groups, (before, own) = self._groups(some, begins[few], positions, grouping)
+        groups, places = self._groups(some, begins[few], positions, grouping.own)
         batch = PagedBatch(
             self.store,
             len(rows),
             self._tensor(slots),
             self._begun(ordered),
             groups,
-            self._places(some, grouped, own),
-            self._places(some, merged, before) if merged else None,
+            self._places(some, grouped, places),
+            tuple(self._merged(some, int(begins[few[problem.rows[0]]]), problem) for problem in grouping.merged),
             tuple(self._chunk(rows[i], int(begins[i])) for i in many),
         )
         wanted = self._tensor([begins[i] + len(row.tokens) - 1 for i, row in enumerate(rows) if row.wants_logits])
@@ -119,14 +118,13 @@ class ModelRunner:
         return self._tensor(np.concatenate(rests) if rests else np.empty(0, np.int64))
 
     def _groups(
-        self, rows: Sequence[Row], begins: Any, positions: Any, grouping: Grouping
+        self, rows: Sequence[Row], begins: Any, positions: Any, problems: Sequence[Problem]
     ) -> tuple[tuple[Group, ...], Any]:
-        """Groups of all problems, and what `Places` says of each row's first token, `[merged and own, rows, 3]`.
+        """Groups of all problems, and what `Places` says of each row's first token, `[rows, 3]`.
 
         `begins` says where in the batch the rows' tokens begin, and `positions` is of the batch's tokens.
         """
         size = self.store.block_size
-        problems = [*grouping.merged, *grouping.own]
         blocks = [_blocks(rows, problem) for problem in problems]
         lengths = [self._filled(len(ids) * size) for ids in blocks]
         sizes = [
@@ -134,31 +132,25 @@ class ModelRunner:
             for problem, length, ids in zip(problems, lengths, blocks, strict=True)
         ]
         groups: list[Group] = []
-        places = np.zeros((2, len(rows), 3), np.int64)
+        places = np.zeros((len(rows), 3), np.int64)
         first = 0
         for numbers in pad_problems(sizes):
             width, length = (max(sizes[number][which] for number in numbers) for which in (0, 1))
-            pages = np.empty((len(numbers), -(-length // size)), np.int64)
             tokens = np.empty((len(numbers), width), np.int64)
             hidden = np.ones((len(numbers), width, length), np.bool_)
             for at, number in enumerate(numbers):
-                problem, ids = problems[number], blocks[number]
-                own = number >= len(grouping.merged)
+                problem, taken, long = problems[number], problems[number].tokens, len(blocks[number]) * size
                 counts = np.array([len(rows[i].tokens) for i in problem.rows])
-                befores, taken, long = np.cumsum(counts) - counts, problem.tokens, len(ids) * size
-                pages[at, : len(ids)], pages[at, len(ids) :] = ids, ids[0]
+                befores = np.cumsum(counts) - counts
                 tokens[at, :taken] = np.repeat(begins[[*problem.rows]] - befores, counts) + np.arange(taken)
                 seen = positions[tokens[at, :taken]]
-                if own:
-                    _hide(problem, size, np.split(seen, befores[1:]), np.split(hidden[at, :taken, :long], befores[1:]))
-                else:
-                    hidden[at, :taken, :long] = False
+                _hide(problem, size, np.split(seen, befores[1:]), np.split(hidden[at, :taken, :long], befores[1:]))
                 tokens[at, taken:], hidden[at, taken:] = tokens[at, taken - 1], hidden[at, taken - 1]
-                places[int(own), problem.rows, :2] = first, width
-                places[int(own), problem.rows, 2] = befores
+                places[problem.rows, :2] = first, width
+                places[problem.rows, 2] = befores
                 first += width
             mask = Mask(self._mask(hidden[:, None])) if hidden.any() else None
-            groups.append(Group(self._tensor(tokens), self._pages(pages, length), mask))
+            groups.append(Group(self._tensor(tokens), self._pages([blocks[i] for i in numbers], length), mask))
         return tuple(groups), places
 
     def _places(self, rows: Sequence[Row], order: Sequence[int], places: Any) -> Places:
@@ -167,23 +159,31 @@ class ModelRunner:
         first, width, number = np.repeat(places[order], counts, 0).T if order else np.zeros((3, 0), np.int64)
         return Places(self._tensor(first), self._tensor(width), self._tensor(number + _numbers(counts)))
 
+    def _merged(self, rows: Sequence[Row], start: int, problem: Problem) -> Merged:
+        ids = _blocks(rows, problem)
+        long = len(ids) * self.store.block_size
+        length = self._filled(long)
+        mask = None if length == long else self._mask(np.arange(length)[None] >= long)
+        return Merged(start, start + problem.tokens, self._pages([ids], length), mask)
+
     def _chunk(self, row: Row, start: int) -> Chunk:
-        size, length = self.store.block_size, self._filled(row.end)
-        ids = _ids(row, 0, -(-row.end // size))
-        pages = np.full((1, -(-length // size)), ids[0])
-        pages[0, : len(ids)] = ids
+        length = self._filled(row.end)
         mask = self._mask(np.arange(length) > np.arange(row.start, row.end)[:, None]) if row.start else None
-        return Chunk(start, start + len(row.tokens), self._pages(pages, length), mask)
+        ids = _ids(row, 0, -(-row.end // self.store.block_size))
+        return Chunk(start, start + len(row.tokens), self._pages([ids], length), mask)
 
     def _filled(self, tokens: int) -> int:
         """As many as the kernel attends to for these."""
         return -(-tokens // self._multiple) * self._multiple
 
-    def _pages(self, blocks: Any, length: int) -> Pages:
-        """Of the first `length` tokens of these blocks, `[problems, pages]`."""
-        if len(blocks) == 1 and in_one_piece(blocks[0]):
-            return Pages(length, int(blocks[0, 0]) * self.store.block_size, None)
-        return Pages(length, None, self._tensor(blocks))
+    def _pages(self, blocks: Sequence[Any], length: int) -> Pages:
+        """Of the first `length` tokens of each problem's blocks; where it has fewer, filled up with its first one."""
+        size = self.store.block_size
+        most = -(-length // size)
+        filled = np.stack([np.append(ids, np.full(most - len(ids), ids[0])) for ids in blocks])
+        if len(filled) == 1 and in_one_piece(filled[0]):
+            return Pages(length, int(filled[0, 0]) * size, None)
+        return Pages(length, None, self._tensor(filled))
 
     def _mask(self, hidden: Any) -> torch.Tensor:
         hides = self._tensor(hidden)

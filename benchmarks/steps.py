@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 
 from benchmarks.measure import table
-from radixkv.cli.openmp import bound_spinning
+from radixkv.cli.runtime import set_up_process
 
 BLOCK_SIZE = 16
 BEHIND = 512
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--threads", type=int, help="of torch; all processors by default")
     args = parser.parse_args()
-    bound_spinning()  # as `radixkv serve`, unless the environment says otherwise
+    set_up_process()  # as `radixkv serve`, unless the environment says otherwise
 
     import torch
 

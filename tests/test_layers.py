@@ -84,7 +84,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "cli": (
         ("__init__",),
-        ("say", "openmp"),
+        ("say", "runtime"),
         ("options", "tracing"),
         ("serve", "demo", "bench", "generate", "replay", "curve", "doctor"),
         ("commands",),

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from radixkv.cli.openmp import bound_spinning
+from radixkv.cli.runtime import set_up_process
 from radixkv.cli.say import fail, needs
 from radixkv.errors import RadixKVError
 
@@ -29,7 +29,7 @@ def bench(  # noqa: PLR0913, PLR0917  # one parameter an option
     ] = None,
 ) -> None:
     """Measure the engine with and without a prefix cache, on workloads of real English text."""
-    bound_spinning()
+    set_up_process()
     with needs("bench"):
         from radixkv.bench import report  # noqa: PLC0415  # takes seconds
         from radixkv.bench.run import run  # noqa: PLC0415

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from radixkv.cli.openmp import bound_spinning
+from radixkv.cli.runtime import set_up_process
 from radixkv.cli.say import fail, needs, one_of, size
 from radixkv.errors import RadixKVError
 from radixkv.eviction import POLICIES
@@ -90,7 +90,7 @@ def serve(  # noqa: PLR0913, PLR0917  # one parameter an option
     ] = 30.0,
 ) -> None:
     """Serve a model behind the OpenAI API, with a prefix cache."""
-    bound_spinning()
+    set_up_process()
     with needs("server"):
         from radixkv.engine import EngineConfig  # noqa: PLC0415  # takes seconds
         from radixkv.server import process  # noqa: PLC0415

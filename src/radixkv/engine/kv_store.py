@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from radixkv.keys import check_size
-
-ALIGNMENT: Final = 64
-"""Bytes, of torch's own memory: a cache line."""
 
 
 class LayerShape(NamedTuple):
@@ -77,10 +75,9 @@ class KVStore:
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # written by numpy in this thread: torch would write it in several, which `apart` is to avoid; not written at all,
-    # each page would be asked of the system in the midst of a step, and what it does not have missed only there
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + ALIGNMENT, np.uint8)
+    # Pages of its own, so that the heap is left to what steps compute, and what a store had is the system's again after
+    # it. Written by numpy in this thread: torch would write in several, which `apart` is to avoid; not written at all,
+    # each page would be asked of the system in the midst of a step, and what it does not have missed only there.
+    memory = np.frombuffer(mmap.mmap(-1, math.prod(shape) * dtype.itemsize), np.uint8)
     memory.fill(0)
-    start = -memory.ctypes.data % ALIGNMENT
-    return torch.from_numpy(memory[start : start + size]).view(dtype).view(shape)
+    return torch.from_numpy(memory).view(dtype).view(shape)

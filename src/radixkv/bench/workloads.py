@@ -102,7 +102,7 @@ def few_shot(text: Text, scale: Scale) -> Workload:
     task = text.words("Who speaks in the passage? Answer with a name.\n")
     examples = task + sum((text.passage(52) + text.words("\nSpeaker: Alice\n") for _ in range(8)), ())
     ask = text.words("\nSpeaker:")
-    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(168 * scale.requests)]
+    calls = [Call(examples + text.passage(18) + ask, 1) for _ in range(166 * scale.requests)]
     return Workload("few-shot", f"{len(calls)} questions behind the same 8 examples", tuple(calls))
 
 
@@ -132,7 +132,7 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
         "more, strictly, before you answer.\nYes or no:"
     )
     calls: list[Call] = []
-    problems = 12 * scale.requests
+    problems = 16 * scale.requests
     for _ in range(problems):
         problem = text.passage(200) + propose
         thoughts = list(range(len(calls), len(calls) + 4))
@@ -148,7 +148,7 @@ def tree_of_thought(text: Text, scale: Scale) -> Workload:
 
 def self_consistency(text: Text, scale: Scale) -> Workload:
     """The same question sampled several times, behind worked examples."""
-    questions = 30 * scale.requests
+    questions = 40 * scale.requests
     examples = text.passage(208)
     calls: list[Call] = []
     for _ in range(questions):
@@ -191,7 +191,7 @@ def no_sharing(text: Text, scale: Scale) -> Workload:
 
 def shuffled_groups(text: Text, scale: Scale) -> Workload:
     """Groups share a prefix each, all come at once, in no order, and the pool holds a few groups only."""
-    groups = [text.passage(112) for _ in range(48 * scale.requests)]
+    groups = [text.passage(112) for _ in range(46 * scale.requests)]
     prompts = [group + text.passage(16) for group in groups for _ in range(4)]
     text.random.shuffle(prompts)
     room = 32 * scale.requests

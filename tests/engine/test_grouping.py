@@ -16,7 +16,7 @@ from radixkv.engine.grouping import Problem, Row, best_runs, common_blocks, grou
 from radixkv.engine.kv_store import KVStore, LayerShape
 from radixkv.engine.runner import ModelRunner
 
-KV_HEADS, HEADS, DIM, SCALE = (2, 3), 6, 4, 0.7
+KV_HEADS, HEADS, DIM, SCALE = (2, 3, 6), 6, 4, 0.7
 FREE = dict.fromkeys(("PROBLEM_PAIRS", "CALL_PAIRS", "MERGED_PAIRS", "TOKEN_PAIRS"), 0)
 COSTS = {
     "as they are": {},

@@ -12,7 +12,9 @@ SET_UP = "from radixkv.cli.runtime import set_up_process; set_up_process()\n"
 SPINS = "import os; print(os.environ.get('GOMP_SPINCOUNT'))"
 
 FAULTS = """
-import resource, threading
+import ctypes, resource, threading
+
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: a fault is a page, whatever the system's setting
 
 def layers():  # each takes 48 MiB and frees them, in a thread, as the engine does
     for _ in range(10):
@@ -34,10 +36,8 @@ def said(script: str, **environment: str) -> str:
     """What a script prints in a process with these variables, and none of those that the set-up heeds."""
     heeded = ("GOMP_", "KMP_", "OMP_", "MALLOC_", "GLIBC_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(heeded)}
-    command = [sys.executable, "-c", script]
-    return subprocess.run(
-        command, env=inherited | environment, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    command, variables = [sys.executable, "-c", script], inherited | environment
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_threads_spin_briefly() -> None:

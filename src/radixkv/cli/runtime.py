@@ -18,9 +18,9 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 
 _KEPT: Final = 1 << 30
-"""Bytes of freed memory that stay the process's, and the least size of what is always given back."""
-_OLD_MMAP_THRESHOLD: Final = 32 << 20
-"""What glibc before 2.35 takes at most."""
+"""Bytes of freed memory that stay the process's, and of the largest piece that does."""
+_KEPT_BY_OLD: Final = 32 << 20
+"""Bytes of the largest piece before glibc 2.35, which refuses more; what is larger goes back to the system there."""
 
 
 def set_up_process() -> None:
@@ -45,8 +45,8 @@ def _keep_memory() -> None:
     """Let what a layer frees serve the next one.
 
     A layer takes tens of megabytes and frees them. glibc may give them back each time, by chance of what else is on
-    the heap; the kernel then clears every page again for the next layer, which can take a quarter of a step. Its heaps
-    for threads end at 64 MiB and are given back whatever the thresholds say, so all threads share one.
+    the heap; the kernel then clears every page again for the next layer, and a step can take a quarter longer. Its
+    heaps for threads end at 64 MiB and are given back whatever the thresholds say, so all threads share one.
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return
@@ -54,6 +54,6 @@ def _keep_memory() -> None:
     if mallopt is None:  # another C library
         return
     # the first that is set stops glibc from choosing the thresholds itself, so the rest only follows one that is high
-    if mallopt(_M_MMAP_THRESHOLD, _KEPT) or mallopt(_M_MMAP_THRESHOLD, _OLD_MMAP_THRESHOLD):
+    if mallopt(_M_MMAP_THRESHOLD, _KEPT) or mallopt(_M_MMAP_THRESHOLD, _KEPT_BY_OLD):
         mallopt(_M_TRIM_THRESHOLD, _KEPT)
         mallopt(_M_ARENA_MAX, 1)

@@ -270,15 +270,8 @@ class PagedBatch:
         kv_heads = key.shape[1]
         # the heads that share a K/V head one after the other, as in a group; what comes of them is a view in order
         queries = rows.view(len(rows), kv_heads, -1, rows.shape[-1]).permute(1, 2, 0, 3)
-        out, before = _FLASH(
-            queries.reshape(1, kv_heads, -1, rows.shape[-1]),
-            key,
-            value,
-            0.0,
-            False,
-            attn_mask=merged.mask,
-            scale=scaling,
-        )
+        folded = queries.reshape(1, kv_heads, -1, rows.shape[-1])
+        out, before = _FLASH(folded, key, value, 0.0, False, attn_mask=merged.mask, scale=scaling)
         out = out.view(queries.shape).permute(2, 0, 1, 3)
         before = before.view(*queries.shape[:3]).permute(2, 0, 1)
         share = torch.sigmoid(before - weight.view(before.shape)).unsqueeze(-1)

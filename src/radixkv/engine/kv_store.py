@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -75,9 +76,14 @@ class KVStore:
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # Pages of its own, so that the heap is left to what steps compute, and what a store had is the system's again after
-    # it. Written by numpy in this thread: torch would write in several, which `apart` is to avoid; not written at all,
-    # each page would be asked of the system in the midst of a step, and what it does not have missed only there.
-    memory = np.frombuffer(mmap.mmap(-1, math.prod(shape) * dtype.itemsize), np.uint8)
+    # pages of its own, so that the heap is left to what steps compute, and what a store had is the system's again after
+    # it; private ones, since those alone may be huge, which are faster to gather from
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, access=mmap.ACCESS_COPY)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(pages, np.uint8)
+    # written by numpy in this thread: torch would write it in several, which `apart` is to avoid; not written at all,
+    # each page would be asked of the system in the midst of a step, and what it does not have missed only there
     memory.fill(0)
     return torch.from_numpy(memory).view(dtype).view(shape)
